@@ -1,0 +1,61 @@
+# `make demo` and `make test` work on a machine with Python >= 3.11 and make alone; a C++ compiler is optional.
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The first interpreter that is new enough; override with `make PYTHON=...`.
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11 python,$(shell \
+	$(p) -c 'import sys; print("$(p)" if sys.version_info >= (3, 11) else "")' 2>/dev/null)))
+PYTEST_ARGS ?= -n 2
+SOURCES := $(wildcard cpp/*) CMakeLists.txt pyproject.toml
+
+.PHONY: help demo test test-all lint format native clean
+
+help:
+	@echo "make demo      make $(VENV), install, run the demo (writes gnewt_demo.png)"
+	@echo "make test      lint, then every test that is not marked slow"
+	@echo "make test-all  lint, then every test"
+	@echo "make lint      format check, lint, types, import layers"
+	@echo "make format    rewrite the sources in the house format"
+	@echo "make native    build the native library in place, for runs from source (PYTHONPATH=src)"
+	@echo "make clean     remove what was built (not $(VENV))"
+
+demo: $(VENV)/.run-installed
+	$(BIN)/gnewt demo
+
+test: lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
+
+test-all: lint
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev-installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev-installed
+	-$(BIN)/ruff check --fix --quiet .
+	$(BIN)/ruff format .
+
+native:
+	cmake -S . -B build/native -DCMAKE_BUILD_TYPE=Release
+	cmake --build build/native
+	cmake --install build/native --prefix src
+
+clean:
+	rm -rf src/gnewt/libgnewt_native.* build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis gnewt_demo.png
+	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps make a second run quick: pip runs again only when the dependencies or native sources change.
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "gnewt needs Python 3.11 or newer: install one, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run-installed: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[viz]'
+	@touch $@
+
+$(VENV)/.dev-installed: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(VENV)/.run-installed

@@ -1,0 +1,66 @@
+"""Errors in three parts: what happened, where in the user's code, what to do about it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_LIBRARY_ROOTS = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    os.sep + os.path.join("site-packages", "jax") + os.sep,
+    os.sep + os.path.join("site-packages", "equinox") + os.sep,
+    os.sep + os.path.join("site-packages", "jaxtyping") + os.sep,
+    os.sep + os.path.join("site-packages", "beartype") + os.sep,
+    "<string>",
+    "<@beartype",
+    "<frozen",
+)
+
+
+class GnewtError(ValueError):
+    """Base of every exception that gnewt raises on purpose."""
+
+
+class GraphError(GnewtError):
+    """A graph (or a value given to it) that breaks an invariant."""
+
+
+class TraceError(GnewtError):
+    """A JAX function whose structure cannot be read."""
+
+
+class PlanError(GnewtError):
+    """An elimination order or a tree decomposition that is not valid, or a hopeless width."""
+
+
+class QPError(GnewtError):
+    """A quadratic program that has no unique solution; names the rows or vertices."""
+
+
+class StepError(GnewtError):
+    """A Newton system that has no solution to return (singular, or not finite)."""
+
+
+class AccuracyWarning(UserWarning):
+    """A Newton step whose achieved residual is far from rounding."""
+
+
+def explain_error(what: str, where: str = "", remedy: str = "") -> str:
+    """Join the three parts of an error into one message."""
+    parts = [what]
+    if where:
+        parts.append(f"  where: {where}")
+    if remedy:
+        parts.append(f"  what to do: {remedy}")
+    return "\n".join(parts)
+
+
+def user_line() -> str:
+    """Return `file:line` of the innermost stack frame that is neither gnewt's nor JAX's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not any(root in filename for root in _LIBRARY_ROOTS):
+            return f"{os.path.relpath(filename) if os.path.isabs(filename) else filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "<unknown>"

@@ -1,0 +1,25 @@
+"""Test set-up: float64, one thread for each worker, jaxtyping annotations executed."""
+
+import os
+
+# Before JAX and NumPy load: with `-n 2` every worker would otherwise start a pool as wide as the machine.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+# Tests compile thousands of small programs and run each a few times: compile them quickly, not well.
+_XLA_FLAGS = (
+    "--xla_cpu_multi_thread_eigen=false",
+    "intra_op_parallelism_threads=1",
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+)
+os.environ.setdefault("XLA_FLAGS", " ".join(_XLA_FLAGS))
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import jax
+from jaxtyping import install_import_hook
+
+jax.config.update("jax_enable_x64", True)
+
+# Stays installed: every module of gnewt that a test imports from here on is checked when it is called.
+install_import_hook("gnewt", "beartype.beartype")
