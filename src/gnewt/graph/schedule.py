@@ -1,0 +1,152 @@
+"""Schedule: in which order, and in which batches, the node instances are evaluated.
+
+Once per structure, integers only. Instances on one topological level are independent, so they run as one
+batch per family; a repeated pattern of levels runs as one `lax.scan`. Compile time therefore grows with
+the number of distinct patterns, never with the depth of the graph. A graph without any pattern falls back
+to one scan over single instances with a `lax.switch` on the family.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from gnewt.graph.family import Family
+
+_MAX_PERIOD = 16
+"""Longest repeated pattern of levels that is looked for."""
+_MAX_STRAIGHT = 48
+"""More straight-line batches than this compile slower than one scan over instances (~30 ms each)."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Segment:
+    """`repeats` rounds of the same batches: in round r, for each step, family f at instances rows[r]."""
+
+    repeats: int
+    families: tuple[int, ...]
+    rows: tuple[np.ndarray, ...]
+    """For each step int32[repeats, count]: instance numbers of the step's family."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Serial:
+    """One instance at a time; the family differs from instance to instance."""
+
+    family: np.ndarray
+    """int32[L]: position in `families`."""
+    row: np.ndarray
+    """int32[L]: instance number."""
+    families: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Schedule:
+    """Batches in an order that respects data flow."""
+
+    segments: tuple[Segment | Serial, ...]
+    depth: int
+    """Number of topological levels."""
+
+
+def instance_levels(families: Sequence[Family], num_slots: int) -> dict[int, np.ndarray]:
+    """Return for each node family the topological level of every instance (1 = reads inputs only).
+
+    Cost O(number of arguments), a plain loop: slots are in topological order, so one pass in the order of
+    the lowest slot defined sees every argument before its consumers.
+    """
+    nodes = [f for f, fam in enumerate(families) if not fam.is_loss and fam.n]
+    levels = {f: np.ones(families[f].n, np.int64) for f in nodes}
+    pending = [f for f in nodes if families[f].k and families[f].args.max() >= _lowest_out(families)]
+    if not pending:
+        return levels
+    slot_level = [0] * num_slots
+    for f in nodes:
+        if f not in pending:
+            for s in np.unique(families[f].outs).tolist():  # type: ignore[arg-type]
+                slot_level[s] = 1
+    first = np.concatenate([families[f].outs.min(1) for f in pending])  # type: ignore[union-attr]
+    which = np.concatenate([np.full(families[f].n, f) for f in pending])
+    row = np.concatenate([np.arange(families[f].n) for f in pending])
+    order = np.argsort(first, kind="stable")
+    args = {f: families[f].args.tolist() for f in pending}
+    outs = {f: families[f].outs.tolist() for f in pending}  # type: ignore[union-attr]
+    found: dict[int, list[int]] = {f: [0] * families[f].n for f in pending}
+    for f, i in zip(which[order].tolist(), row[order].tolist(), strict=True):
+        level = 1 + max([slot_level[a] for a in args[f][i]])
+        found[f][i] = level
+        for s in outs[f][i]:
+            if slot_level[s] < level:
+                slot_level[s] = level
+    for f in pending:
+        levels[f] = np.asarray(found[f])
+    return levels
+
+
+def _lowest_out(families: Sequence[Family]) -> int:
+    return min((int(fam.outs.min()) for fam in families if fam.outs is not None and fam.outs.size), default=0)
+
+
+def make_schedule(families: Sequence[Family], num_slots: int) -> Schedule:
+    """Group node instances into batches by level, and repeated patterns of levels into loops."""
+    levels = instance_levels(families, num_slots)
+    if not levels:
+        return Schedule((), 0)
+    depth = max(int(lv.max()) for lv in levels.values())
+    # For each family: instances sorted by level, and the extent of every level in that order.
+    by_level = {f: np.argsort(lv, kind="stable").astype(np.int32) for f, lv in levels.items()}
+    counts = {f: np.bincount(lv, minlength=depth + 1)[1:] for f, lv in levels.items()}
+    starts = {f: np.concatenate([[0], np.cumsum(c)]) for f, c in counts.items()}
+    table = np.stack([counts[f] for f in levels], 1)
+    _, signature = np.unique(table, axis=0, return_inverse=True)
+    order = list(levels)
+
+    def rows_of(f: int, level0: int, repeats: int, period: int) -> np.ndarray:
+        count = int(counts[f][level0])
+        begin = starts[f][level0 : level0 + repeats * period : period]
+        return by_level[f][begin[:, None] + np.arange(count)[None, :]]
+
+    segments: list[Segment | Serial] = []
+    for level0, period, repeats in _find_loops(np.ravel(signature)):
+        fams, rows = [], []
+        for j in range(period):
+            for f in order:
+                if counts[f][level0 + j]:
+                    fams.append(f)
+                    rows.append(rows_of(f, level0 + j, repeats, period))
+        segments.append(Segment(repeats, tuple(fams), tuple(rows)))
+    if sum(len(s.families) for s in segments if isinstance(s, Segment)) > _MAX_STRAIGHT:
+        return Schedule((_serial(levels),), depth)
+    return Schedule(tuple(segments), depth)
+
+
+def _find_loops(signature: np.ndarray) -> list[tuple[int, int, int]]:
+    """Cover 0..L-1 by (start, period, repeats), greedily taking the longest repetition at each place."""
+    length = len(signature)
+    longest = {}
+    for p in range(1, min(_MAX_PERIOD, length // 2) + 1):
+        same = signature[:-p] == signature[p:]
+        stop = np.flatnonzero(~same)
+        nearest = np.searchsorted(stop, np.arange(length - p))
+        ends = np.append(stop, length - p)[nearest]
+        longest[p] = 1 + (ends - np.arange(length - p)) // p
+    pieces = []
+    at = 0
+    while at < length:
+        period, repeats = 1, 1
+        for p, run in longest.items():
+            if at < len(run) and run[at] > 1 and run[at] * p > period * repeats:
+                period, repeats = p, int(run[at])
+        pieces.append((at, period, repeats))
+        at += period * repeats
+    return pieces
+
+
+def _serial(levels: dict[int, np.ndarray]) -> Serial:
+    fams = tuple(levels)
+    which = np.concatenate([np.full(len(levels[f]), j, np.int32) for j, f in enumerate(fams)])
+    row = np.concatenate([np.arange(len(levels[f]), dtype=np.int32) for f in fams])
+    order = np.argsort(np.concatenate([levels[f] for f in fams]), kind="stable")
+    return Serial(which[order], row[order], fams)

@@ -1,0 +1,195 @@
+"""Structure: slots + families + the input pytree; what the paper calls the computational structure of f."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from gnewt._errors import GraphError, explain_error
+from gnewt._typing import Array, Callable, PyTree
+from gnewt.graph.evaluate import evaluate, index_maps
+from gnewt.graph.family import Family, check_family
+from gnewt.graph.schedule import Schedule, make_schedule
+from gnewt.graph.show import show_structure
+
+Data = tuple[tuple[Any, ...], ...]
+"""For each family, its data arguments."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Structure:
+    """f(x) = Σ l(s) with slots s = (inputs, kept intermediates), in topological order.
+
+    Slots 0..num_inputs-1 are the scalars of the input pytree; the others are defined by node families.
+    Immutable; everything derived from it (schedule, plan, compiled functions) is made once.
+    """
+
+    families: tuple[Family, ...]
+    num_inputs: int
+    num_slots: int
+    in_tree: Any
+    """Treedef of the input pytree."""
+    in_avals: tuple[jax.ShapeDtypeStruct, ...]
+    """Shape and dtype of each leaf; leaf order is slot order."""
+    in_names: tuple[str, ...]
+    """A name for each leaf."""
+    data: Data = ()
+    """Default data of the families; a traced function replaces them at every call."""
+
+    @cached_property
+    def dtype(self) -> Any:
+        """Working precision: the promotion of the input dtypes."""
+        return jnp.result_type(*[a.dtype for a in self.in_avals])
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        return make_schedule(self.families, self.num_slots)
+
+    @cached_property
+    def nodes(self) -> tuple[int, ...]:
+        """Positions of the node families."""
+        return tuple(f for f, family in enumerate(self.families) if not family.is_loss)
+
+    @cached_property
+    def losses(self) -> tuple[int, ...]:
+        """Positions of the loss families."""
+        return tuple(f for f, family in enumerate(self.families) if family.is_loss)
+
+    @property
+    def num_pairs(self) -> int:
+        """M: number of (x_v, λ_v) pairs, in scalars."""
+        return self.num_slots - self.num_inputs
+
+    def ravel(self, tree: PyTree) -> Array:
+        """Flatten an input pytree into the vector of input slots, checking shapes and dtypes."""
+        leaves, treedef = jax.tree_util.tree_flatten(tree)
+        if treedef != self.in_tree:
+            raise GraphError(
+                explain_error(
+                    f"the inputs have the structure {treedef}, the graph expects {self.in_tree}",
+                    remedy="give the inputs in the form (and number) in which the graph was built",
+                )
+            )
+        flat = []
+        for leaf, aval, name in zip(leaves, self.in_avals, self.in_names, strict=True):
+            leaf = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+            if leaf.shape != aval.shape:
+                raise GraphError(
+                    explain_error(
+                        f"input {name} has shape {leaf.shape}, the graph expects {aval.shape}",
+                        remedy="give an array of that shape, or build the graph for the new shape",
+                    )
+                )
+            if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+                raise GraphError(
+                    explain_error(
+                        f"input {name} is complex ({leaf.dtype})",
+                        remedy="give its real and imaginary parts as two real inputs",
+                    )
+                )
+            flat.append(leaf)
+        # Concrete leaves are joined by NumPy: eager JAX would dispatch an operation for each of them.
+        xp = jnp if any(isinstance(leaf, Tracer) for leaf in flat) else np
+        return jnp.asarray(xp.concatenate([xp.ravel(xp.asarray(leaf)) for leaf in flat]), self.dtype)
+
+    def unravel(self, x: Array) -> PyTree:
+        """Turn a vector over the input slots into the input pytree (dtypes of the leaves)."""
+        starts = self._input_starts
+        xp = jnp if isinstance(x, Tracer) else np
+        x = x if xp is jnp else np.asarray(x)
+        leaves = [
+            jnp.asarray(xp.reshape(x[starts[i] : starts[i + 1]], aval.shape), aval.dtype)
+            for i, aval in enumerate(self.in_avals)
+        ]
+        return jax.tree_util.tree_unflatten(self.in_tree, leaves)
+
+    @cached_property
+    def _input_starts(self) -> np.ndarray:
+        sizes = [int(np.prod(a.shape, dtype=np.int64)) for a in self.in_avals]
+        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+    def slot_name(self, slot: int) -> str:
+        """Name a slot as a person would: `u3[0]` for an input, the defining instance otherwise."""
+        if slot < self.num_inputs:
+            leaf = int(np.searchsorted(self._input_starts, slot, side="right")) - 1
+            shape = self.in_avals[leaf].shape
+            if shape == ():
+                return self.in_names[leaf]
+            index = np.unravel_index(slot - int(self._input_starts[leaf]), shape)
+            return f"{self.in_names[leaf]}[{', '.join(str(int(i)) for i in index)}]"
+        for f in self.nodes:
+            family = self.families[f]
+            rows, cols = np.nonzero(family.outs == slot)
+            if len(rows):
+                suffix = f"[{int(cols[0])}]" if family.m > 1 else ""
+                return family.label(int(rows[0])) + suffix
+        return f"slot {slot}"
+
+    def slot_where(self, slot: int) -> str:
+        """Return `file:line` of the family that defines (or, for an input, first reads) a slot."""
+        for family in self.families:
+            places = family.args if slot < self.num_inputs else family.outs
+            if places is not None and np.any(places == slot):
+                return family.where
+        return ""
+
+    def __call__(self, *inputs: PyTree) -> Array:
+        """Evaluate the objective; differentiable by JAX to any order."""
+        tree = inputs[0] if len(inputs) == 1 else inputs
+        return self.value(self.data, self.ravel(tree))
+
+    def value(self, data: Data, x: Array) -> Array:
+        """Evaluate the objective on flat inputs, with the given data."""
+        return self._value(self.maps, data, x)
+
+    @cached_property
+    def _memo(self) -> dict[Any, Any]:
+        return {}
+
+    def memo(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` made for this key, once per structure: plans, compiled functions."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]
+
+    @cached_property
+    def maps(self) -> Any:
+        """Index maps of the evaluation, passed to compiled functions as arguments, not baked in."""
+        return index_maps(self)
+
+    @cached_property
+    def _value(self) -> Any:
+        return jax.jit(lambda maps, data, x: evaluate(self, maps, data, x)[0])
+
+    def __str__(self) -> str:
+        return show_structure(self)
+
+
+def check_structure(structure: Structure) -> None:
+    """Raise GraphError unless every family is consistent and every non-input slot is defined."""
+    defined = np.zeros(structure.num_slots, bool)
+    defined[: structure.num_inputs] = True
+    if len(structure.data) != len(structure.families):
+        raise GraphError(f"{len(structure.families)} families but data for {len(structure.data)}")
+    for family, data in zip(structure.families, structure.data, strict=True):
+        check_family(family, structure.num_inputs, structure.num_slots)
+        if len(data) != len(family.data_axes):
+            raise GraphError(f"{family.name}: {len(family.data_axes)} data axes but {len(data)} data arrays")
+        for axis, column in zip(family.data_axes, data, strict=True):
+            if axis == 0 and column.shape[:1] != (family.n,):
+                raise GraphError(
+                    f"{family.name}: a data column of shape {column.shape} for {family.n} instances"
+                )
+        if family.outs is not None:
+            defined[family.outs] = True
+    if not defined.all():
+        raise GraphError(f"slot {int(np.argmin(defined))} is neither an input nor defined by a family")
+    size = sum(int(np.prod(a.shape, dtype=np.int64)) for a in structure.in_avals)
+    if size != structure.num_inputs:
+        raise GraphError(f"the input pytree has {size} scalars, the graph {structure.num_inputs} input slots")
