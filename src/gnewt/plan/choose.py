@@ -1,0 +1,160 @@
+"""make_plan: choose an order, decompose, lay out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gnewt._errors import PlanError, explain_error
+from gnewt.graph import Certificate, Plan, Structure
+from gnewt.plan.cost import certify, expected_cost
+from gnewt.plan.layout import lay_out, split_tree
+from gnewt.plan.orderings import (
+    Order,
+    check_order,
+    hessian_first,
+    is_causal,
+    min_degree,
+    min_fill,
+    nested_dissection,
+)
+from gnewt.plan.sparsity import KKTGraph, kkt_graph
+from gnewt.plan.tree import TreeDecomposition
+
+ORDERS: dict[str, Callable[[KKTGraph], Order]] = {
+    "causal": lambda g: min_degree(g.adjacency, g.sizes, g.reads),
+    "causal_min_fill": lambda g: min_fill(g.adjacency, g.sizes, g.reads),
+    "min_degree": lambda g: min_degree(g.adjacency, g.sizes),
+    "min_fill": lambda g: min_fill(g.adjacency, g.sizes),
+    "nested_dissection": lambda g: nested_dissection(g.adjacency, g.sizes),
+    "hessian": hessian_first,
+}
+"""Orders by name. `best_of` compares them by cost; `auto` compares those that are cheap to compute."""
+
+_SMALL = 1500
+"""Vertices up to which `auto` also tries min-fill, which costs degree² per vertex."""
+
+
+def make_plan(
+    structure: Structure, order: str | Sequence[Any] | np.ndarray = "auto", *, causal: bool = False
+) -> Plan:
+    """Plan the elimination of the structure's KKT system. Once per structure.
+
+    Args:
+        order: a name in `ORDERS`, `"auto"`, `"best_of"`, or the slots in the order of their elimination:
+            a sequence of integers or of integer arrays (the slots of one vertex, `g.slots(handle)`).
+        causal: refuse an order that is not causal.
+    """
+    if not isinstance(order, str):
+        graph, given = _given(structure, order)
+        chosen = _price(structure, graph, given, "given")
+    else:
+        graph = kkt_graph(structure)
+        chosen = _named(structure, graph, order, causal)
+    if causal and not chosen.causal:
+        raise PlanError(
+            explain_error(
+                f"the order ({chosen.name}) is not causal: a vertex is eliminated after a vertex that it reads",
+                _first_violation(structure, graph, chosen.order.vertices),
+                "use order='causal', or put every node before its arguments",
+            )
+        )
+    return lay_out(structure, graph, chosen.order, chosen.tree, chosen.certificate, chosen.name)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Candidate:
+    """An order with its tree and its price."""
+
+    name: str
+    order: Order
+    causal: bool
+    tree: TreeDecomposition
+    certificate: Certificate
+
+    @property
+    def cost(self) -> float:
+        return expected_cost(self.certificate, self.causal)
+
+
+def _price(structure: Structure, graph: KKTGraph, order: Order, name: str) -> _Candidate:
+    tree = split_tree(graph, order)
+    causal = is_causal(graph, order.vertices)
+    return _Candidate(name, order, causal, tree, certify(structure, graph, tree))
+
+
+def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> _Candidate:
+    if order in ORDERS:
+        return _price(structure, graph, ORDERS[order](graph), order)
+    if order not in ("auto", "best_of"):
+        known = ", ".join(["auto", "best_of", *ORDERS])
+        raise PlanError(
+            explain_error(f"unknown order {order!r}", remedy=f"use one of {known}, or give a sequence")
+        )
+    names = ["causal", "min_degree"]
+    if graph.num_vertices <= _SMALL or order == "best_of":
+        names += ["causal_min_fill", "min_fill", "nested_dissection", "hessian"]
+    if len(graph.reads.idx) == 0:  # nothing waits for a reader: the causal orders are the free ones
+        names = [name for name in names if name not in ("min_degree", "min_fill")]
+    best: _Candidate | None = None
+    for name in names:
+        candidate = _price(structure, graph, ORDERS[name](graph), name)
+        if (candidate.causal or not causal) and (best is None or candidate.cost < best.cost):
+            best = candidate
+    assert best is not None  # "causal" is always a candidate
+    return best
+
+
+def _given(structure: Structure, order: Sequence[Any] | np.ndarray) -> tuple[KKTGraph, Order]:
+    """Take the user's groups of slots as vertices, eliminated as listed."""
+    groups = [np.ravel(np.asarray(group)) for group in order]
+    listed = np.concatenate([*groups, np.zeros(0, np.int64)])
+    if not np.issubdtype(listed.dtype, np.integer) or not np.array_equal(
+        np.sort(listed), np.arange(structure.num_slots)
+    ):
+        missing = np.setdiff1d(np.arange(structure.num_slots), listed)
+        detail = f"; the first one missing is {structure.slot_name(int(missing[0]))}" if len(missing) else ""
+        raise PlanError(
+            explain_error(
+                f"the order lists {len(listed)} slots and is not a permutation of all {structure.num_slots}{detail}",
+                remedy="name every input and every node exactly once",
+            )
+        )
+    rank = np.empty(structure.num_slots, np.int64)
+    rank[listed] = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
+    _refuse_dependent(structure, rank)
+    graph = kkt_graph(structure, rank)
+    rank_of_vertex = np.empty(graph.num_vertices, np.int64)
+    rank_of_vertex[graph.vertex_of_slot] = 2 * rank + (np.arange(structure.num_slots) < structure.num_inputs)
+    vertices = np.argsort(rank_of_vertex, kind="stable").astype(np.int32)
+    check_order(graph, vertices)
+    return graph, Order(vertices, len(vertices))
+
+
+def _refuse_dependent(structure: Structure, rank: np.ndarray) -> None:
+    for f in structure.nodes:
+        family = structure.families[f]
+        same = rank[family.outs][:, :, None] == rank[family.args][:, None, :]  # type: ignore[index]
+        kinds = (family.args >= structure.num_inputs)[:, None, :]
+        if np.any(same & kinds):
+            i = int(np.argwhere(same & kinds)[0, 0])
+            raise PlanError(
+                explain_error(
+                    f"the order puts {family.label(i)} and a node that it reads into one vertex",
+                    family.where,
+                    "list them one after the other",
+                )
+            )
+
+
+def _first_violation(structure: Structure, graph: KKTGraph, order: np.ndarray) -> str:
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    reader = np.repeat(np.arange(graph.num_vertices), np.diff(graph.reads.ptr))
+    bad = int(np.argmax(position[reader] >= position[graph.reads.idx]))
+    slot_of = {int(v): s for s, v in reversed(list(enumerate(graph.vertex_of_slot)))}
+    v, w = slot_of[int(reader[bad])], slot_of[int(graph.reads.idx[bad])]
+    return f"{structure.slot_name(v)} reads {structure.slot_name(w)} ({structure.slot_where(v)})"

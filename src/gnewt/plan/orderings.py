@@ -1,0 +1,268 @@
+"""Elimination orders. Deterministic: ties go to the lower vertex number.
+
+*Causal* orders eliminate every vertex before the vertices it reads; *free* orders are any others.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from gnewt import _native
+from gnewt._errors import PlanError, explain_error
+from gnewt.plan.adjacency import Adjacency
+from gnewt.plan.sparsity import KKTGraph
+
+WIDE = 512
+"""Neighbours at which a greedy order stops refining: what is left is eliminated as one dense front. An
+explicit elimination graph costs degree² per vertex; beyond this the dense kernel is the better tool."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Order:
+    """A permutation of the vertices; those from `tail` on are eliminated together, as one front."""
+
+    vertices: np.ndarray
+    """int32[V]."""
+    tail: int
+
+
+def min_degree(adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None = None) -> Order:
+    """Eliminate next the vertex with the fewest scalars around it.
+
+    Args:
+        reads: if given, the order is causal: a vertex waits until all its readers are gone.
+
+    Cost O(Σ degree²) over the elimination graph.
+    """
+    if _native.LIBRARY is not None:
+        return _native_order(False, adjacency, sizes, reads)
+    near = [set(ns) for ns in adjacency.lists()]
+    weight = np.asarray(sizes).tolist()
+    score = [sum([weight[w] for w in ns]) for ns in near]
+
+    def eliminate(v: int) -> Iterable[int]:
+        around = near[v]
+        for u in around:
+            mine = near[u]
+            fresh = around - mine
+            fresh.discard(u)
+            mine |= fresh
+            mine.discard(v)
+            score[u] += sum([weight[w] for w in fresh]) - weight[v]
+        return around
+
+    return _play(near, score, eliminate, reads)
+
+
+def min_fill(adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None = None) -> Order:
+    """Eliminate next the vertex whose elimination joins the fewest scalars anew. For small graphs.
+
+    fill(v) = Σ n_a n_b over the pairs a, b ∈ near(v) that are not joined. It is kept up to date by
+    differences, because eliminating one vertex changes the fill of all that share two neighbours with it.
+    """
+    if _native.LIBRARY is not None:
+        return _native_order(True, adjacency, sizes, reads)
+    near = [set(ns) for ns in adjacency.lists()]
+    weight = np.asarray(sizes).tolist()
+
+    def weigh(vertices: Iterable[int]) -> int:
+        return sum([weight[w] for w in vertices])
+
+    # Σ over ordered pairs counts each pair twice; a itself is not a neighbour of a.
+    score = [sum([weight[a] * (weigh(ns - near[a]) - weight[a]) for a in ns]) // 2 for ns in near]
+
+    def eliminate(v: int) -> Iterable[int]:
+        around = near[v]
+        touched = set(around)
+        for u in around:  # pairs (v, b) that u no longer has to join
+            score[u] -= weight[v] * (weigh(near[u] - around) - weight[v])
+        for u in around:
+            near[u].discard(v)
+        for a in around:
+            for b in around - near[a]:
+                if b >= a:
+                    continue
+                common = near[a] & near[b]
+                for c in common:
+                    score[c] -= weight[a] * weight[b]
+                score[a] += weight[b] * weigh(near[a] - common)
+                score[b] += weight[a] * weigh(near[b] - common)
+                near[a].add(b)
+                near[b].add(a)
+                touched |= common
+        return touched
+
+    return _play(near, score, eliminate, reads)
+
+
+def _native_order(use_fill: bool, adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None) -> Order:
+    rows = None if reads is None else (reads.ptr, reads.idx)
+    sizes = np.ascontiguousarray(sizes, np.int64)
+    return Order(*_native.greedy_order(use_fill, adjacency.ptr, adjacency.idx, sizes, rows, WIDE))
+
+
+def _play(
+    near: list[set[int]],
+    score: list[int],
+    eliminate: Callable[[int], Iterable[int]],
+    reads: Adjacency | None,
+) -> Order:
+    """Play the elimination game, always taking the vertex with the lowest score.
+
+    Args:
+        near: neighbours in the elimination graph.
+        eliminate: joins the neighbours of a vertex, updates `near` and `score`, and returns the vertices
+            whose score may have changed.
+    """
+    num = len(near)
+    waiting = [0] * num  # readers of v that are still there
+    parents = [[] for _ in range(num)] if reads is None else reads.lists()
+    for ps in parents:
+        for p in ps:
+            waiting[p] += 1
+    heap = [(score[v], v) for v in range(num) if waiting[v] == 0]
+    heapq.heapify(heap)
+    done = [False] * num
+    order: list[int] = []
+    while heap:
+        value, v = heapq.heappop(heap)
+        if done[v] or value != score[v]:
+            continue  # its score changed, and it was pushed anew
+        left = num - len(order) - 1
+        if len(near[v]) == left or len(near[v]) > WIDE:
+            break
+        order.append(v)
+        done[v] = True
+        for u in eliminate(v):
+            if waiting[u] == 0:
+                heapq.heappush(heap, (score[u], u))
+        for p in parents[v]:
+            waiting[p] -= 1
+            if waiting[p] == 0:
+                heapq.heappush(heap, (score[p], p))
+    # What is left is one front. Descending numbers are causal, because slots are in topological order.
+    rest = [v for v in range(num - 1, -1, -1) if not done[v]]
+    return Order(np.array(order + rest, np.int32), len(order))
+
+
+def nested_dissection(adjacency: Adjacency, sizes: np.ndarray, leaf: int = 24) -> Order:
+    """Cut the graph by small separators, recursively; separators are eliminated last.
+
+    Separators are levels of a breadth-first search from a far-away vertex. The tree is balanced: its
+    height, the number of steps of a parallel elimination, grows like the logarithm of the diameter.
+    """
+    near = adjacency.lists()
+    weight = np.asarray(sizes).tolist()
+    pieces: list[list[int]] = []  # in reverse order of elimination
+    stack = [list(range(adjacency.num_vertices))]
+    while stack:
+        part = stack.pop()
+        inside = set(part)
+        component = _reach(part[0], near, inside) if part else []
+        if len(component) < len(part):
+            seen = set(component)
+            stack.append([v for v in part if v not in seen])
+            stack.append(sorted(component))
+            continue
+        levels = [] if len(part) <= leaf else _levels(part, near, inside)
+        if len(levels) < 3:
+            pieces.append(_leaf_order(part, near, inside, weight))
+            continue
+        cut = _cheapest_cut(levels, weight)
+        beyond = {v for level in levels[cut + 1 :] for v in level}
+        separator = [v for v in levels[cut] if not beyond.isdisjoint(near[v])]
+        pieces.append(sorted(separator, reverse=True))
+        kept = beyond.union(separator)
+        stack.append(sorted(v for v in part if v not in kept))
+        stack.append(sorted(beyond))
+    order = [v for piece in reversed(pieces) for v in piece]
+    return Order(np.array(order, np.int32), len(order))
+
+
+def _reach(start: int, near: list[list[int]], inside: set[int]) -> list[int]:
+    found, queue = {start}, [start]
+    for v in queue:
+        for w in near[v]:
+            if w in inside and w not in found:
+                found.add(w)
+                queue.append(w)
+    return queue
+
+
+def _levels(part: list[int], near: list[list[int]], inside: set[int]) -> list[list[int]]:
+    """Breadth-first levels from a vertex that is (nearly) farthest from some other."""
+    start = min(part, key=lambda v: (len(near[v]), v))
+    levels: list[list[int]] = []
+    for _ in range(3):
+        found, new = {start}, [[start]]
+        while new[-1]:
+            ring = []
+            for v in new[-1]:
+                for w in near[v]:
+                    if w in inside and w not in found:
+                        found.add(w)
+                        ring.append(w)
+            new.append(sorted(ring))
+        new.pop()
+        if len(new) <= len(levels):
+            break
+        levels = new
+        start = min(levels[-1], key=lambda v: (len(near[v]), v))
+    return levels
+
+
+def _cheapest_cut(levels: list[list[int]], weight: list[int]) -> int:
+    """Choose the level to cut at: light, and with both sides within a third of the whole."""
+    mass = [sum(weight[v] for v in level) for level in levels]
+    total = sum(mass)
+    below, best, best_score = 0, 1, float("inf")
+    for j, m in enumerate(mass[:-1]):
+        above = total - below - m
+        if j and m * (1 + 8 * max(0.0, max(below, above) / total - 2 / 3)) < best_score:
+            score = m * (1 + 8 * max(0.0, max(below, above) / total - 2 / 3))
+            # Prefer the middle among equals, so that chains give balanced trees.
+            score += 1e-3 * abs(below - above) / total
+            if score < best_score:
+                best, best_score = j, score
+        below += m
+    return best
+
+
+def _leaf_order(part: list[int], near: list[list[int]], inside: set[int], weight: list[int]) -> list[int]:
+    """Order a small piece by min-degree among its own vertices; returned in reverse."""
+    local = {v: i for i, v in enumerate(part)}
+    a = [local[v] for v in part for w in near[v] if w in inside]
+    b = [local[w] for v in part for w in near[v] if w in inside]
+    adjacency = Adjacency.from_pairs(len(part), np.array(a, np.int64), np.array(b, np.int64))
+    order = min_degree(adjacency, np.array([weight[v] for v in part]))
+    return [part[i] for i in order.vertices[::-1]]
+
+
+def hessian_first(graph: KKTGraph) -> Order:
+    """All pairs first, children before parents; the Schur complement left on the inputs is H (E21)."""
+    pairs = np.flatnonzero(~graph.is_input)[::-1]
+    inputs = np.flatnonzero(graph.is_input)
+    return Order(np.concatenate([pairs, inputs]).astype(np.int32), len(pairs))
+
+
+def is_causal(graph: KKTGraph, order: np.ndarray) -> bool:
+    """Whether every vertex comes before the vertices it reads."""
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    reader = np.repeat(np.arange(graph.num_vertices), np.diff(graph.reads.ptr))
+    return bool(np.all(position[reader] < position[graph.reads.idx]))
+
+
+def check_order(graph: KKTGraph, order: np.ndarray) -> None:
+    """Raise PlanError unless `order` is a permutation of the vertices."""
+    if not np.array_equal(np.sort(order), np.arange(graph.num_vertices)):
+        raise PlanError(
+            explain_error(
+                f"the order names {len(order)} vertices and is not a permutation of all {graph.num_vertices}",
+                remedy="name every input and every node exactly once",
+            )
+        )
