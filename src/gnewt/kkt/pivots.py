@@ -1,0 +1,214 @@
+"""Pivots inside one front: a block at once if that is stable, else one or two at a time, else delayed.
+
+Every entry a_ij carries s_ij, the sum of the magnitudes that were added into it: an entry below c·eps·s_ij is
+rounding noise and never a pivot. This is what makes a zero pivot visible at any scaling of the problem.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import scipy.linalg
+from scipy.linalg.blas import dtrsm  # type: ignore[attr-defined]
+
+THRESHOLD = 0.01
+"""A pivot may make entries grow by at most 1/THRESHOLD (Duff & Reid 1983)."""
+NOISE = 32.0
+"""An entry below NOISE·eps·(what was added into it) counts as zero."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class BlockPivot:
+    """A = L D Lᵀ for the eliminated block of a front: L unit lower triangular up to a row permutation."""
+
+    lower: np.ndarray
+    """[q, q], unit lower triangular: rows and columns in the order of the pivots."""
+    perm: np.ndarray
+    """int[q]: local coordinate of each pivot, so that A[perm][:, perm] = L D Lᵀ."""
+    diag: np.ndarray
+    """[q]: diagonal of D."""
+    off: np.ndarray
+    """[q]: off[i] couples i and i + 1 in D; a nonzero one makes a 2×2 pivot."""
+
+    def solve(self, b: np.ndarray) -> np.ndarray:
+        """Return A⁻¹ b."""
+        if not b.size:
+            return b.copy()
+        # dtrsm itself: LAPACK's triangular solve starts threads even for the smallest fronts.
+        columns = b[self.perm].reshape(len(b), -1)
+        y = self._divide(dtrsm(1.0, self.lower, columns, lower=1, diag=1))
+        x = np.empty_like(columns)
+        x[self.perm] = dtrsm(1.0, self.lower, y, lower=1, diag=1, trans_a=1)
+        return x.reshape(b.shape)
+
+    def _divide(self, y: np.ndarray) -> np.ndarray:
+        first = np.flatnonzero(self.off)
+        if not len(first):
+            return y / self.diag[:, None]
+        single = self.single
+        out = np.empty_like(y)
+        out[single] = y[single] / self.diag[single, None]
+        a, b, c = self.diag[first, None], self.off[first, None], self.diag[first + 1, None]
+        det = a * c - b * b
+        out[first] = (c * y[first] - b * y[first + 1]) / det
+        out[first + 1] = (a * y[first + 1] - b * y[first]) / det
+        return out
+
+    @property
+    def single(self) -> np.ndarray:
+        """bool[q]: which pivots are 1×1."""
+        pair = self.off != 0
+        return ~(pair | np.roll(pair, 1)) if len(pair) else np.zeros(0, bool)
+
+    def eigenvalues(self) -> np.ndarray:
+        """Eigenvalues of D: their signs are the inertia of A, their product its determinant."""
+        first = np.flatnonzero(self.off)
+        a, b, c = self.diag[first], self.off[first], self.diag[first + 1]
+        mean, radius = (a + c) / 2, np.hypot((a - c) / 2, b)
+        big = mean + np.where(mean >= 0, radius, -radius)
+        small = (a * c - b * b) / np.where(big == 0, 1.0, big)
+        return np.concatenate([self.diag[self.single], big, small])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Elimination:
+    """What became of a front of which `p` unknowns could be eliminated."""
+
+    pivots: np.ndarray
+    """Local coordinates that were eliminated."""
+    block: BlockPivot
+    gain: np.ndarray
+    """X = A⁻¹ B for the eliminated block A and its coupling B to `kept`."""
+    kept: np.ndarray
+    """Local coordinates that were not: delayed ones first, then the separator."""
+    delayed: int
+    schur: np.ndarray
+    bound: np.ndarray
+    """Sums of magnitudes belonging to `schur`."""
+
+
+def eliminate(a: np.ndarray, s: np.ndarray, p: int, eps: float) -> Elimination:
+    """Eliminate as many of the first p unknowns of the symmetric front `a` as is stable."""
+    whole = _try_block(a, s, p, eps)
+    return whole if whole is not None else _one_by_one(a, s, p, eps)
+
+
+def _finish(
+    a: np.ndarray,
+    s: np.ndarray,
+    p: int,
+    pivots: np.ndarray,
+    block: BlockPivot,
+    gain: np.ndarray | None = None,
+) -> Elimination:
+    """Form the Schur complement on everything that was not eliminated."""
+    taken = np.zeros(len(a), bool)
+    taken[pivots] = True
+    kept = np.flatnonzero(~taken)
+    b = a[np.ix_(pivots, kept)]
+    gain = block.solve(b) if gain is None else gain
+    schur = a[np.ix_(kept, kept)] - b.T @ gain
+    bound = s[np.ix_(kept, kept)] + np.abs(b).T @ np.abs(gain)
+    schur = (schur + schur.T) / 2
+    return Elimination(pivots, block, gain, kept, int(np.sum(kept < p)), schur, (bound + bound.T) / 2)
+
+
+def _try_block(a: np.ndarray, s: np.ndarray, p: int, eps: float) -> Elimination | None:
+    """Take all p unknowns as one block pivot K, as in the corrected Algorithm 2, if K is a safe one."""
+    pivots = np.arange(p)
+    if p == 0:
+        empty = BlockPivot(np.zeros((0, 0)), pivots, np.zeros(0), np.zeros(0))
+        return _finish(a, s, p, pivots, empty)
+    lower, d, perm = scipy.linalg.ldl(a[:p, :p], lower=True, check_finite=False)
+    off = np.append(np.diagonal(d, -1), 0.0)
+    block = BlockPivot(np.asfortranarray(lower[perm]), perm, np.diagonal(d).copy(), off)
+    # Magnitudes that went into the pivots: the assembled ones and those of the elimination itself.
+    magnitude = np.abs(block.lower)
+    added = np.diagonal(s)[:p][perm] + np.sum((magnitude @ np.abs(d)) * magnitude, 1)
+    noise = NOISE * eps * np.maximum(added, np.append(added[1:], 0.0) * (off != 0))
+    det = block.diag * np.append(block.diag[1:], 0.0) - off**2
+    size = np.where(off != 0, np.abs(det) / np.maximum(np.abs(block.diag), np.abs(off)).clip(1e-300), 0.0)
+    if np.any((np.abs(block.diag) <= noise)[block.single]) or np.any((size <= noise)[off != 0]):
+        return None
+    if p == len(a):
+        return _finish(a, s, p, pivots, block)
+    gain = block.solve(a[:p, p:])
+    if not np.all(np.isfinite(gain)) or np.max(np.abs(gain), initial=0.0) > 1 / THRESHOLD:
+        return None
+    return _finish(a, s, p, pivots, block, gain)
+
+
+def _one_by_one(a: np.ndarray, s: np.ndarray, p: int, eps: float) -> Elimination:
+    """Choose 1×1 and 2×2 pivots that pass the threshold test; what finds none is delayed to the parent."""
+    work, bound = a.copy(), s.copy()
+    free = list(range(p))
+    taken: list[int] = []
+    diag: list[float] = []
+    off: list[float] = []
+    rest = np.ones(len(a), bool)
+    columns: list[np.ndarray] = []
+    while free:
+        choice = _choose(work, bound, np.array(free), rest, eps)
+        if choice is None:
+            break
+        pivot = work[np.ix_(choice, choice)]
+        rest[list(choice)] = False
+        left = np.linalg.solve(pivot, work[list(choice)]).T * rest[:, None]
+        for n, c in enumerate(choice):
+            column = left[:, n].copy()
+            column[c] = 1.0
+            columns.append(column)
+            taken.append(c)
+            free.remove(c)
+            diag.append(pivot[n, n])
+            off.append(pivot[0, 1] if len(choice) == 2 and n == 0 else 0.0)
+        work = work - left @ pivot @ left.T
+        bound = bound + np.abs(left) @ np.abs(pivot) @ np.abs(left).T
+    pivots = np.array(taken, np.int64)
+    lower = np.asfortranarray(np.array(columns).T[pivots]) if taken else np.zeros((0, 0))
+    block = BlockPivot(lower, np.arange(len(taken)), np.array(diag), np.array(off))
+    return _finish(a, s, p, pivots, block)
+
+
+def _choose(
+    a: np.ndarray, s: np.ndarray, free: np.ndarray, rest: np.ndarray, eps: float
+) -> tuple[int, ...] | None:
+    """Find the pivot that makes entries grow least, among single unknowns first, then among pairs."""
+    column = np.where(rest[:, None], np.abs(a[:, free]), 0.0)
+    noise = np.where(rest[:, None], NOISE * eps * s[:, free], np.inf)
+    column[column <= noise] = 0.0
+    here = np.arange(len(free))
+    diagonal = column[free, here]
+    others = column.copy()
+    others[free, here] = 0.0
+    largest = others.max(0)
+    ratio = np.where(diagonal > 0, diagonal / np.maximum(largest, 1e-300), 0.0)
+    best = int(np.argmax(ratio))
+    if ratio[best] >= THRESHOLD:
+        return (int(free[best]),)
+    if len(free) < 2:
+        return None
+    partner = np.argmax(others[free], 0)  # partner[j]: where in `free` the column j is largest
+    # Duff and Reid's test for 2×2: |P⁻¹| times the largest entries outside P.
+    j, k = here, partner
+    a_jj, a_kk, a_jk = a[free[j], free[j]], a[free[k], free[k]], a[free[j], free[k]]
+    det = a_jj * a_kk - a_jk**2
+    outside = others.copy()
+    outside[free[k], here] = 0.0
+    over_j = outside.max(0)
+    other_side = others[:, k].copy()
+    other_side[free[j], here] = 0.0
+    over_k = other_side.max(0)
+    usable = (others[free[k], here] > 0) & (j != k) & (det != 0)
+    det = np.where(usable, np.abs(det), 1.0)
+    growth = np.maximum(
+        (np.abs(a_kk) * over_j + np.abs(a_jk) * over_k) / det,
+        (np.abs(a_jk) * over_j + np.abs(a_jj) * over_k) / det,
+    )
+    # A pair must not be singular to rounding either.
+    size = det / np.maximum(np.maximum(np.abs(a_jj), np.abs(a_kk)), np.abs(a_jk)).clip(1e-300)
+    pair_noise = NOISE * eps * np.maximum(s[free[j], free[j]], s[free[k], free[k]])
+    growth = np.where(usable & (size > pair_noise), growth, np.inf)
+    best = int(np.argmin(growth))
+    return (int(free[j[best]]), int(free[k[best]])) if growth[best] <= 1 / THRESHOLD else None
