@@ -1,0 +1,472 @@
+"""Assemble: groups become families, kept values become slots, numbered in the order of time."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from gnewt.graph import Family
+from gnewt.trace.constants import Const, Constants
+from gnewt.trace.fuse import Fuser
+from gnewt.trace.groups import Groups, _unique_rows, sharing
+from gnewt.trace.jaxpr import where_of
+from gnewt.trace.pool import CALL, OP, ROW, Block, Pool
+from gnewt.trace.rules import is_float
+from gnewt.trace.tail import row_terms
+from gnewt.trace.template import Template
+
+
+@dataclasses.dataclass(eq=False)
+class Draft:
+    """A family in the making: parts from several blocks, on ids."""
+
+    kind: str
+    """"loss" or "node"."""
+    template: Template
+    instr: Any
+    args: list[np.ndarray] = dataclasses.field(default_factory=list)
+    consts: list[np.ndarray] = dataclasses.field(default_factory=list)
+    weights: list[np.ndarray] = dataclasses.field(default_factory=list)
+    outs: list[np.ndarray] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(eq=False)
+class CallDraft:
+    """A call family in the making."""
+
+    kind: str
+    block: Block
+    templates: list[Template]
+    amap: tuple[int, ...]
+    args: np.ndarray
+    consts: np.ndarray
+    outputs: list[int]
+    outs: np.ndarray | None
+    weights: np.ndarray | None
+    rows: np.ndarray
+    key: Any
+
+
+class Assembler:
+    """Collects drafts, numbers the slots, and writes families with their data columns."""
+
+    def __init__(self, pool: Pool, constants: Constants, fuser: Fuser, groups: Groups, dtype: Any) -> None:
+        self.pool, self.constants, self.fuser, self.groups = pool, constants, fuser, groups
+        self.dtype = dtype
+        self.drafts: dict[Any, Draft] = {}
+        self.calls: list[CallDraft] = []
+        self.fixed_slots: dict[int, int] = {}
+        """Constant id → id of a slot that holds it (first stages of loops)."""
+        self.is_slot = fuser.kept & fuser.live
+
+    # Collecting
+
+    def collect(self, ids: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> None:
+        """Make drafts of all losses and definitions."""
+        ids, weights = self._call_losses(ids, weights)
+        self._terms("loss", ids, weights, None, None)
+        if bias.size:
+            total = self.constants.times(bias[1], bias[0])
+            one = self.constants.sums(np.zeros(len(total), np.int64), total, 1, self.dtype)
+            self._terms("loss", self.constants.as_ids(one, self.dtype), np.zeros(1, np.int32), None, None)
+        for b, block in enumerate(self.pool.blocks):
+            mask = self.fuser.kept[block.start : block.stop] & self.fuser.live[block.start : block.stop]
+            if not mask.any():
+                continue
+            places = np.flatnonzero(mask) + block.start
+            whole = places[self.groups.group_of[places] >= 0]
+            if block.kind in (OP, ROW):
+                for group in np.unique(self.groups.group_of[whole]):
+                    chosen = whole[self.groups.group_of[whole] == group]
+                    template, args, consts = self.groups.members[group]
+                    rows = self.groups.row_of[chosen]
+                    self._draft("node", template, block.instr, args[rows], consts[rows], None, chosen)
+            places = places[self.groups.group_of[places] < 0]
+            if block.kind == ROW and places.size:
+                ptr, cols, coefs = self.fuser.rows[b]
+                terms, owner = row_terms(ptr, places - block.start)
+                self._terms("node", cols[terms], coefs[terms], places[owner], block.instr)
+
+    def _terms(
+        self, kind: str, ids: np.ndarray, coefs: np.ndarray, outs: np.ndarray | None, instr: Any
+    ) -> None:
+        """Draft coef · value, as losses or as contributions to sums."""
+        if not ids.size:
+            return
+        fixed = (ids < 0) & (coefs < 0)
+        if fixed.any():
+            ids, coefs = ids.copy(), coefs.copy()
+            ids[fixed], coefs[fixed] = self.constants.times(coefs[fixed], ids[fixed]), 0
+        codes = self.groups.codes(ids)
+        for code in np.unique(codes):
+            chosen = np.flatnonzero(codes == code)
+            template = self.groups.table.templates[code]
+            args, consts = self.groups.columns(ids[chosen], template)
+            source = instr if instr is not None else self._instr_of(ids[chosen[0]])
+            self._draft(
+                kind, template, source, args, consts, coefs[chosen], None if outs is None else outs[chosen]
+            )
+
+    def _instr_of(self, id_: int) -> Any:
+        if id_ < 0:
+            return None
+        block = self.pool.blocks[int(np.searchsorted(self.fuser.starts, id_, side="right")) - 1]
+        return block.instr
+
+    def _draft(
+        self, kind: str, template: Template, instr: Any, args: Any, consts: Any, weights: Any, outs: Any
+    ) -> None:
+        draft = self.drafts.setdefault((kind, template.index), Draft(kind, template, instr))
+        if draft.instr is None:
+            draft.instr = instr
+        draft.args.append(args)
+        draft.consts.append(consts)
+        draft.weights.append(np.zeros(len(args), np.int32) if weights is None else weights)
+        draft.outs.append(np.zeros(0, np.int32) if outs is None else outs)
+
+    # Calls
+
+    def _call_losses(self, ids: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Draft the calls. An output that only the objective reads, with a weight, is a loss and no slot."""
+        used = self.fuser.fan_out > 0
+        for ids_, _ in self.pool.alias:
+            goal = self.pool.target[ids_.ravel()]
+            used[goal[goal >= 0]] = True
+        rest = np.ones(len(ids), bool)
+        for block in self.pool.blocks:
+            if block.kind != CALL:
+                continue
+            m = block.spec.m
+            slots = used[block.start : block.stop].reshape(-1, m)
+            live = self.fuser.live[block.start : block.stop].reshape(-1, m)
+            needed = (slots & live).any(0)
+            mine = (ids >= block.start) & (ids < block.stop)
+            mine &= ~needed[(ids - block.start) % m] if m else False
+            table = np.full((block.n // m, m), self.constants.scalar(0, self.dtype), np.int32)
+            where = ids[mine] - block.start
+            table[where // m, where % m] = self.constants.as_ids(weights[mine], self.dtype)
+            weighed = np.zeros(table.shape, bool)
+            weighed[where // m, where % m] = True
+            rest &= ~mine
+            self.is_slot[block.start : block.stop] = False
+            rows = np.flatnonzero((slots & live).any(1)) if needed.any() else np.zeros(0, np.int64)
+            if rows.size:
+                outs = block.start + rows[:, None] * m + np.flatnonzero(needed)
+                self.is_slot[outs.ravel()] = True
+                self._call_draft(block, rows, np.flatnonzero(needed).tolist(), outs, None)
+            columns = np.flatnonzero(weighed.any(0)).tolist()
+            rows = np.flatnonzero(weighed.any(1))
+            if rows.size:
+                self._call_draft(block, rows, columns, None, table[rows][:, columns])
+        return ids[rest], weights[rest]
+
+    def _call_draft(
+        self, block: Block, rows: np.ndarray, outputs: list[int], outs: Any, weights: Any
+    ) -> None:
+        operands = [self._without_mixed(o[rows]) for o in block.operands]
+        used = self._used_columns(block, outputs)
+        zero = self.constants.scalar(0, self.dtype)
+        operands = [
+            o if u else np.full(len(rows), zero, np.int32) for o, u in zip(operands, used, strict=True)
+        ]
+        codes = (
+            np.stack([self.groups.codes(o) for o in operands], 1)
+            if operands
+            else np.zeros((len(rows), 0), np.int32)
+        )
+        patterns, which = _unique_rows(codes) if operands else ([codes[0]], np.zeros(len(rows), np.int64))
+        for p, pattern in enumerate(patterns):
+            chosen = np.flatnonzero(which == p)
+            templates = [self.groups.table.templates[c] for c in pattern]
+            parts = [self.groups.columns(o[chosen], t) for o, t in zip(operands, templates, strict=True)]
+            empty = np.zeros((len(chosen), 0), np.int32)
+            args = np.concatenate([a for a, _ in parts] + [empty], 1)
+            consts = np.concatenate([c for _, c in parts] + [empty], 1)
+            for amap, kept, places in sharing(args):
+                key = (block.spec.key, tuple(pattern.tolist()), amap, tuple(outputs), outs is None)
+                at = chosen[places]
+                self.calls.append(
+                    CallDraft(
+                        "loss" if outs is None else "node",
+                        block,
+                        templates,
+                        amap,
+                        args[places][:, kept],
+                        consts[places],
+                        outputs,
+                        None if outs is None else outs[at],
+                        None if weights is None else weights[at],
+                        rows[at],
+                        key,
+                    )
+                )
+
+    def _used_columns(self, block: Block, outputs: list[int]) -> list[bool]:
+        uses = block.spec.uses
+        return [True] * len(block.operands) if uses is None else uses[outputs].any(0).tolist()
+
+    def _without_mixed(self, column: np.ndarray) -> np.ndarray:
+        """Hold constants in slots where the same column is variable elsewhere.
+
+        The first stage of a loop reads a constant state. As slots without arguments these few scalars spare
+        a second copy of the loop body, which would be compiled and differentiated for one instance.
+        """
+        fixed = column < 0
+        if not fixed.any() or fixed.all() or not is_float(self.constants.dtype_of(column[fixed][0])):
+            return column
+        column = column.copy()
+        values, which = np.unique(column[fixed], return_inverse=True)
+        for value in values.tolist():
+            self.fixed_slots.setdefault(value, self.pool.size + len(self.fixed_slots))
+        column[fixed] = np.array([self.fixed_slots[v] for v in values.tolist()], np.int32)[which.ravel()]
+        self.groups.extend(self.pool.size + len(self.fixed_slots), self.dtype)
+        return column
+
+    # Slots
+
+    def number_slots(self, num_inputs: int) -> int:
+        """Number the slots: inputs, constants, then kept values in the order of time. Returns their count."""
+        size = self.pool.size + len(self.fixed_slots)
+        self.slot_of = np.full(size, -1, np.int32)
+        self.slot_of[:num_inputs] = np.arange(num_inputs)
+        keys, ids = [], []
+        for block in self.pool.blocks:
+            mask = self.is_slot[block.start : block.stop]
+            if mask.any() and block.start >= num_inputs:
+                ids.append(np.flatnonzero(mask) + block.start)
+                keys.append(block.keys()[mask])
+        at = num_inputs
+        for fixed in self.fixed_slots.values():
+            self.slot_of[fixed] = at
+            at += 1
+        if ids:
+            every = np.concatenate(ids)
+            order = np.lexsort((every, np.concatenate(keys)))
+            self.slot_of[every[order]] = np.arange(at, at + len(every))
+            at += len(every)
+        return at
+
+    # Families
+
+    def write(self) -> tuple[list[Family], list[tuple[Const | None, ...]], list[tuple]]:
+        """Return families, for each its data constants, and how many leading axes to drop from each."""
+        if self.fixed_slots:
+            places = np.array(list(self.fixed_slots.values()), np.int32)
+            ids = np.array(list(self.fixed_slots), np.int32)
+            for dtype, chosen in self.constants.by_dtype(ids):
+                self._draft(
+                    "node",
+                    self.groups.table.constant(dtype),
+                    None,
+                    np.zeros((len(chosen), 0), np.int32),
+                    ids[chosen][:, None],
+                    None,
+                    places[chosen],
+                )
+        families, data, drops = [], [], []
+        for draft in self.drafts.values():
+            family, columns, drop = self._write_draft(draft)
+            families.append(family)
+            data.append(columns)
+            drops.append(drop)
+        for drafts in _by_key(self.calls):
+            family, columns, drop = self._write_call(drafts)
+            families.append(family)
+            data.append(columns)
+            drops.append(drop)
+        order = sorted(range(len(families)), key=lambda f: families[f].is_loss)
+        return [families[f] for f in order], [data[f] for f in order], [drops[f] for f in order]
+
+    def _write_draft(self, draft: Draft) -> tuple[Family, tuple, tuple]:
+        template = draft.template
+        args = self.slot_of[np.concatenate(draft.args)]
+        consts = np.concatenate(draft.consts)
+        weights = np.concatenate(draft.weights)
+        weighted = bool((weights != 0).any())
+        columns = [consts[:, j] for j in range(consts.shape[1])]
+        if weighted:
+            columns.append(self.constants.as_ids(weights, self.dtype))
+        pack = Packer(self.constants, columns)
+        jac, hess = template.patterns()
+        is_loss = draft.kind == "loss"
+
+        def psi(x: Any, *data: Any) -> Any:
+            found = pack.unpack(data)
+            inputs = [x[i].astype(d) for i, d in enumerate(template.args)]
+            y = template.evaluate(inputs, found[: len(template.consts)])
+            y = y * found[-1] if weighted else y
+            return jnp.asarray(y) if is_loss else jnp.reshape(y, (1,))
+
+        instr = draft.instr
+        family = Family(
+            fn=psi,
+            args=np.ascontiguousarray(args, np.int32),
+            outs=None if is_loss else self.slot_of[np.concatenate(draft.outs)][:, None],
+            data_axes=pack.axes,
+            jac_pattern=jac[None, :],
+            hess_pattern=hess,
+            name=_template_name(template),
+            where="" if instr is None else where_of(instr.eqn),
+        )
+        return family, pack.data, (0,) * len(pack.data)
+
+    def _write_call(self, drafts: list[CallDraft]) -> tuple[Family, tuple, tuple]:
+        first = drafts[0]
+        spec, templates, amap, outputs = first.block.spec, first.templates, first.amap, first.outputs
+        args = self.slot_of[np.concatenate([d.args for d in drafts])]
+        consts = np.concatenate([d.consts for d in drafts])
+        columns = [consts[:, j] for j in range(consts.shape[1])]
+        weights = None if first.weights is None else np.concatenate([d.weights for d in drafts])
+        if weights is not None:
+            columns += [weights[:, j] for j in range(weights.shape[1])]
+        pack = Packer(self.constants, columns)
+        arrays, axes, drop = self._call_data(drafts)
+        num_packed = len(pack.data)
+        reader = ColumnReader(templates, amap, first.block.col_dtypes)
+        is_loss = first.kind == "loss"
+        starts = np.array(outputs)
+
+        def psi(x: Any, *data: Any) -> Any:
+            found = pack.unpack(data[:num_packed])
+            take = reader.bind(x, found)
+            y = jnp.concatenate([jnp.ravel(o) for o in spec.fn(take, data[num_packed:])])
+            y = y if len(outputs) == spec.m else y[starts]
+            return jnp.dot(jnp.stack(found[len(found) - len(outputs) :]), y) if is_loss else y
+
+        jac, hess = self._call_patterns(first, args.shape[1])
+        family = Family(
+            fn=psi,
+            args=np.ascontiguousarray(args, np.int32),
+            outs=None if is_loss else self.slot_of[np.concatenate([d.outs for d in drafts])],
+            data_axes=(*pack.axes, *axes),
+            jac_pattern=jac.any(0)[None, :] if is_loss else jac,
+            hess_pattern=hess,
+            name=spec.name,
+            where=where_of(first.block.instr.eqn),
+            note=spec.note,
+        )
+        return family, (*pack.data, *arrays), (0,) * num_packed + drop
+
+    def _call_data(self, drafts: list[CallDraft]) -> tuple[list[Const], list[int | None], tuple[int, ...]]:
+        """Constant array operands: shared by all instances, or one for each iteration."""
+        arrays, axes, drop = [], [], []
+        for j in range(len(drafts[0].block.data)):
+            parts = [d.block.data[j] for d in drafts]
+            if all(p is parts[0] for p in parts) and parts[0].shape[0] == 1:
+                arrays.append(parts[0])
+                axes.append(None)
+                drop.append(1)
+                continue
+            rows = [
+                d.rows if p.shape[0] > 1 else np.zeros(len(d.rows), np.int64)
+                for d, p in zip(drafts, parts, strict=True)
+            ]
+            shape = (sum(len(r) for r in rows), *parts[0].shape[1:])
+
+            def step(xp: Any, *values: Any, rows: Any = rows) -> tuple[Any]:
+                return (xp.concatenate([v[r] for v, r in zip(values, rows, strict=True)]),)
+
+            arrays.append(self.constants.apply(step, parts, [(shape, parts[0].dtype)])[0])
+            axes.append(0)
+            drop.append(0)
+        return arrays, axes, tuple(drop)
+
+    def _call_patterns(self, draft: CallDraft, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Patterns in the arguments, from those in the columns and those of the column's templates."""
+        spec, count = draft.block.spec, len(draft.templates)
+        jac = np.ones((spec.m, count), bool) if spec.jac is None else spec.jac
+        jac = jac[draft.outputs]
+        reach = np.zeros((count, k), bool)
+        hess = np.zeros((k, k), bool)
+        at = 0
+        for c, template in enumerate(draft.templates):
+            places = np.array(draft.amap[at : at + template.k], np.int64)
+            at += template.k
+            first, second = template.patterns()
+            reach[c, places[first]] = True
+            if jac[:, c].any() and second.any():
+                hess[np.ix_(places, places)] |= second
+        if spec.hess is None:
+            active = reach[jac.any(0)].any(0)
+            hess |= np.outer(active, active)
+        elif not isinstance(spec.hess, str):
+            curved = spec.hess[draft.outputs].any(0)
+            hess |= (reach.T.astype(np.int64) @ curved.astype(np.int64) @ reach.astype(np.int64)) > 0
+        return (jac.astype(np.int64) @ reach.astype(np.int64)) > 0, hess | hess.T
+
+
+class ColumnReader:
+    """Gives a call its columns: slices of x where they are plain slots, expressions elsewhere."""
+
+    def __init__(self, templates: list[Template], amap: tuple[int, ...], dtypes: list[Any]) -> None:
+        self.dtypes = dtypes
+        self.places: list[tuple[Template, tuple[int, ...], int]] = []
+        at_arg = at_const = 0
+        for template in templates:
+            self.places.append((template, amap[at_arg : at_arg + template.k], at_const))
+            at_arg += template.k
+            at_const += len(template.consts)
+        self.plain = [t.k == 1 and not t.nodes and not t.consts for t in templates]
+
+    def bind(self, x: Any, consts: list[Any]) -> Any:
+        """Return take(lo, hi) on given arguments and constants."""
+
+        def take(lo: int, hi: int) -> Any:
+            if hi == lo:
+                return jnp.zeros((0,), x.dtype)
+            dtype = self.dtypes[lo]
+            if all(self.plain[lo:hi]):
+                index = [self.places[c][1][0] for c in range(lo, hi)]
+                if index == list(range(index[0], index[0] + hi - lo)):
+                    return x[index[0] : index[0] + hi - lo].astype(dtype)
+                return x[np.array(index)].astype(dtype)
+            values = []
+            for c in range(lo, hi):
+                template, where, at = self.places[c]
+                inputs = [x[i].astype(d) for i, d in zip(where, template.args, strict=True)]
+                values.append(template.evaluate(inputs, consts[at : at + len(template.consts)]))
+            return jnp.stack([jnp.asarray(v).astype(dtype) for v in values])
+
+        take.width = len(self.dtypes)  # type: ignore[attr-defined]
+        return take
+
+
+class Packer:
+    """Packs constant columns into few arrays: by dtype, and by whether all instances share the value."""
+
+    def __init__(self, constants: Constants, columns: list[np.ndarray]) -> None:
+        self.place: list[tuple[int, int]] = [(0, 0)] * len(columns)
+        boxes: dict[tuple[bool, Any], list[int]] = {}
+        for j, column in enumerate(columns):
+            shared = bool((column == column[0]).all())
+            boxes.setdefault((shared, np.dtype(constants.dtype_of(column[0]))), []).append(j)
+        data, axes = [], []
+        for b, ((shared, _), members) in enumerate(boxes.items()):
+            table = np.stack([columns[j][0] if shared else columns[j] for j in members], -1)
+            data.append(constants.take(table))
+            axes.append(None if shared else 0)
+            for i, j in enumerate(members):
+                self.place[j] = (b, i)
+        self.data: tuple[Const, ...] = tuple(data)
+        self.axes: tuple[int | None, ...] = tuple(axes)
+
+    def unpack(self, data: Any) -> list[Any]:
+        """Return the scalars of one instance, in the order of the columns."""
+        return [data[b][i] for b, i in self.place]
+
+
+def _by_key(calls: list[CallDraft]) -> list[list[CallDraft]]:
+    found: dict[Any, list[CallDraft]] = {}
+    for draft in calls:
+        found.setdefault(draft.key, []).append(draft)
+    return list(found.values())
+
+
+def _template_name(template: Template) -> str:
+    names = [op.name for op, _ in template.nodes]
+    if not names:
+        return "linear" if template.k else "constant"
+    return "·".join(dict.fromkeys(reversed(names)))[:24]

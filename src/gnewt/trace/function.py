@@ -1,0 +1,403 @@
+"""trace_graph and trace_function: the entry points of the stage, and the cache of structures.
+
+Three tiers. Once per structure: lift, fuse, assemble. At every call from Python: trace f (to see the captured
+values it holds now), compare a structural key, replay the prelude. Under `jit` both are done while tracing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnewt._errors import TraceError, explain_error, user_line
+from gnewt._typing import PyTree
+from gnewt.graph import Data, Family, Structure, check_family, check_structure
+from gnewt.trace import calls, elementwise, indexing, linear, loops, movement
+from gnewt.trace.assemble import Assembler
+from gnewt.trace.constants import Const, Constants
+from gnewt.trace.fuse import Fuser
+from gnewt.trace.groups import Groups
+from gnewt.trace.jaxpr import Program, effectful, flatten_jaxpr, run_program, trace_jaxpr, where_of
+from gnewt.trace.lift import Lifter
+from gnewt.trace.regions import NeedRegion
+from gnewt.trace.rules import is_float, shape_of
+from gnewt.trace.tail import live_scalars, peel
+
+_RULE_MODULES = (calls, elementwise, indexing, linear, loops, movement)
+"""Imported for the rules they register."""
+
+
+@dataclasses.dataclass(eq=False)
+class _Entry:
+    """One structure in the cache, and how to fill its data columns."""
+
+    structure: Structure
+    constants: Constants
+    columns: list[tuple[Const, ...]]
+    drops: list[tuple[int, ...]]
+    replay: Callable[[Sequence[Any], Any], Any]
+    """f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure."""
+    last: tuple[tuple[Any, ...], Data] | None = None
+    """Captured values and data of the last concrete call."""
+
+    def data(self, inputs: Sequence[Any]) -> Data | None:
+        """Compute the data columns from current values; None if a value that shaped the structure differs."""
+        if self.last is not None and _all_same(self.last[0], inputs):
+            return self.last[1]
+        values, same = self.constants.run(inputs)
+        if not same:
+            return None
+        data = tuple(
+            tuple(jnp.asarray(values[c.index][0] if d else values[c.index]) for c, d in zip(columns, drop, strict=True))
+            for columns, drop in zip(self.columns, self.drops, strict=True)
+        )
+        if not any(isinstance(v, jax.core.Tracer) for v in inputs):
+            self.last = (tuple(inputs), data)
+        return data
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Found:
+    """A structure with its data at one call, and the function it was read from."""
+
+    structure: Structure
+    data: Data
+    replay: Callable[[Sequence[Any], Any], Any]
+    """(captured values, flat inputs) ↦ f; one object per structure, so that compiled code is reused."""
+    captured: list[Any]
+
+
+def _replay(program: Program, structure: Structure, diff: list[bool], order: list[int], num_hoisted: int) -> Callable:
+    """Make f as a function of captured values and flat inputs, by replaying its jaxpr."""
+
+    def replay(captured: Sequence[Any], x: Any) -> Any:
+        leaves = jax.tree_util.tree_leaves(structure.unravel(x))
+        moving = dict(zip(order, leaves, strict=True))
+        variables, others = iter(moving[i] for i in range(len(leaves))), iter(captured[num_hoisted:])
+        args = [next(variables) if d else next(others) for d in diff]
+        (value,) = run_program(program, args, captured[:num_hoisted])
+        return value.astype(x.dtype)
+
+    return replay
+
+
+def _all_same(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    """Whether captured values are the same immutable objects; NumPy arrays may have been written to."""
+    return len(old) == len(new) and all(
+        a is b and (isinstance(a, jax.Array) or np.isscalar(a)) for a, b in zip(old, new, strict=True)
+    )
+
+
+_structures: weakref.WeakKeyDictionary[Any, dict[Any, dict[Any, list[_Entry]]]] = weakref.WeakKeyDictionary()
+"""Structures by function; an entry dies with its function."""
+
+
+class TracedFunction:
+    """A JAX function with the structures found for it.
+
+    ```python
+    traced = trace_function(f)
+    structure, data = traced.structure_for((x,))
+    ```
+    """
+
+    def __init__(
+        self,
+        f: Callable,
+        argnums: int | Sequence[int] = 0,
+        has_aux: bool = False,
+        rules: dict[str, Any] | None = None,
+    ) -> None:
+        self.f = f
+        self.argnums = argnums if isinstance(argnums, int) else tuple(argnums)
+        self.has_aux = has_aux
+        self.rules = rules
+        store: dict[Any, dict[Any, list[_Entry]]] = {}
+        if rules is None:
+            try:
+                store = _structures.setdefault(f, {})
+            except TypeError:
+                pass  # not hashable or without weak references: the cache lives with this object
+        self._entries = store.setdefault((self.argnums, has_aux), {})
+
+    def structure_for(self, args: Sequence[Any]) -> tuple[Structure, Data]:
+        """Return the structure at these arguments (shapes and dtypes count) and its data now.
+
+        Args:
+            args: all positional arguments of f; arrays, tracers or scalars in any pytree.
+        """
+        found = self.find(args)
+        return found.structure, found.data
+
+    def find(self, args: Sequence[Any]) -> Found:
+        """Return the structure at these arguments, its data now, and f itself as a function of flat inputs."""
+        args = tuple(args)
+        chosen = self._chosen(args)
+        leaves, tree = jax.tree_util.tree_flatten(args)
+        avals = [jax.typeof(leaf) for leaf in leaves]
+        diff = self._differentiated(args, chosen)
+        self._check_inputs(args, leaves, avals, diff)
+        structs = [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals
+        ]
+        closed, out = trace_jaxpr(self.f, jax.tree_util.tree_unflatten(tree, structs), self.has_aux)
+        self._check_outputs(closed, out)
+        hoisted: list[Any] = []
+        program = flatten_jaxpr(closed, hoisted)
+        inputs = [*hoisted, *[leaf for leaf, d in zip(leaves, diff, strict=True) if not d]]
+        dynamic = tuple(isinstance(v, jax.core.Tracer) for v in inputs)
+        key = (tree, program.key, dynamic, tuple(diff), jax.config.jax_enable_x64)
+        for entry in self._entries.get(key, []):
+            data = entry.data(inputs)
+            if data is not None:
+                return Found(entry.structure, data, entry.replay, inputs)
+        entry = self._trace(program, args, chosen, diff, avals, hoisted, inputs)
+        self._entries.setdefault(key, []).append(entry)
+        data = entry.data(inputs)
+        assert data is not None
+        return Found(entry.structure, data, entry.replay, inputs)
+
+    def inputs_of(self, args: Sequence[Any]) -> PyTree:
+        """Pick the differentiated arguments, in the form in which a step is returned."""
+        if isinstance(self.argnums, int):
+            return args[self.argnums]
+        return tuple(args[i] for i in self.argnums)
+
+    # Checks
+
+    def _chosen(self, args: tuple[Any, ...]) -> tuple[int, ...]:
+        numbers = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
+        if any(not -len(args) <= i < len(args) for i in numbers):
+            raise TraceError(
+                explain_error(
+                    f"argnums = {self.argnums}, but the function was given {len(args)} arguments",
+                    user_line(),
+                    "count positional arguments from 0",
+                )
+            )
+        return tuple(i % len(args) for i in numbers)
+
+    @staticmethod
+    def _differentiated(args: tuple[Any, ...], chosen: tuple[int, ...]) -> list[bool]:
+        return [i in chosen for i, arg in enumerate(args) for _ in jax.tree_util.tree_leaves(arg)]
+
+    def _check_inputs(self, args: Any, leaves: list[Any], avals: list[Any], diff: list[bool]) -> None:
+        names = _leaf_names(self.f, args)
+        size = 0
+        for aval, name, d in zip(avals, names, diff, strict=True):
+            if not d:
+                continue
+            size += int(np.prod(aval.shape, dtype=np.int64))
+            if is_float(aval.dtype):
+                continue
+            if jnp.issubdtype(aval.dtype, jnp.complexfloating):
+                remedy = "give its real and imaginary parts as two real inputs"
+            else:
+                remedy = "convert it to float, or pass it as another argument and leave it out of argnums"
+            raise TraceError(
+                explain_error(
+                    f"input {name} has dtype {aval.dtype}: Newton steps are taken in real numbers",
+                    user_line(),
+                    remedy,
+                )
+            )
+        if size == 0:
+            raise TraceError(
+                explain_error(
+                    "the inputs are empty: there is nothing to differentiate",
+                    user_line(),
+                    "give at least one variable",
+                )
+            )
+
+    def _check_outputs(self, closed: Any, out: Any) -> None:
+        leaves = jax.tree_util.tree_leaves(out)
+        name = getattr(self.f, "__name__", "the function")
+        if len(leaves) != 1 or leaves[0].shape != () or not is_float(leaves[0].dtype):
+            found = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or "nothing"
+            hint = (
+                "sum or average it"
+                if len(leaves) == 1
+                else "return one scalar; use has_aux=True for (value, other results)"
+            )
+            raise TraceError(
+                explain_error(f"{name} returns {found}, not a real scalar", _function_line(self.f), hint)
+            )
+        eqn = effectful(closed)
+        if eqn is not None:
+            raise TraceError(
+                explain_error(
+                    f"{eqn.primitive.name}: {name} has side effects, which an exact graph cannot repeat",
+                    where_of(eqn),
+                    "remove the print or callback (or move it to a callback of the solver)",
+                )
+            )
+
+    # Lifting
+
+    def _trace(
+        self,
+        program: Program,
+        args: Any,
+        chosen: Any,
+        diff: list[bool],
+        avals: list[Any],
+        hoisted: Any,
+        inputs: Any,
+    ) -> _Entry:
+        in_avals = [a for a, d in zip(avals, diff, strict=True) if d]
+        names = [n for n, d in zip(_leaf_names(self.f, args), diff, strict=True) if d]
+        wanted = args[chosen[0]] if isinstance(self.argnums, int) else tuple(args[i] for i in chosen)
+        # Leaves in the order of argnums, which need not be the order of the arguments.
+        order = _leaf_order(args, chosen)
+        dtype = jnp.result_type(*[a.dtype for a in in_avals])
+        lifter, root = lift_program(program, avals, diff, order, hoisted, inputs, self.rules)
+        num_inputs = sum(int(np.prod(a.shape, dtype=np.int64)) for a in in_avals)
+        if root < 0:
+            self._refuse_constant()
+        families, columns, drops, num_slots = condense(lifter, root, num_inputs, dtype)
+        if not any(f.k for f in families):
+            self._refuse_constant()
+        structure = Structure(
+            families=tuple(families),
+            num_inputs=num_inputs,
+            num_slots=num_slots,
+            in_tree=jax.tree_util.tree_structure(wanted),
+            in_avals=tuple(jax.ShapeDtypeStruct(in_avals[i].shape, in_avals[i].dtype) for i in order),
+            in_names=tuple(names[i] for i in order),
+        )
+        for family in families:
+            check_family(family, num_inputs, num_slots)
+        replay = _replay(program, structure, diff, order, len(hoisted))
+        return _Entry(structure, lifter.constants, columns, drops, replay)
+
+    def _refuse_constant(self) -> None:
+        name = getattr(self.f, "__name__", "the function")
+        raise TraceError(
+            explain_error(
+                f"the value of {name} does not depend on its inputs",
+                _function_line(self.f),
+                "check argnums, and that the result is not detached (stop_gradient, integers) everywhere",
+            )
+        )
+
+
+def lift_program(
+    program: Program,
+    avals: list[Any],
+    diff: list[bool],
+    order: list[int],
+    hoisted: Any,
+    inputs: Any,
+    rules: Any,
+) -> tuple[Lifter, int]:
+    """Lift a program, starting again whenever an equation must join a region."""
+    forced: set[int] = set()
+    while True:
+        lifter = Lifter(rules)
+        lifter.forced = forced
+        consts = [
+            lifter.constants.add_input(
+                None if isinstance(v, jax.core.Tracer) else v, np.shape(v), jax.typeof(v).dtype
+            )
+            for v in inputs
+        ]
+        lifter.hoisted = consts[: len(hoisted)]
+        moving = [a for a, d in zip(avals, diff, strict=True) if d]
+        blocks: dict[int, np.ndarray] = {}
+        for i in order:
+            shape = shape_of(moving[i])
+            ids = lifter.add_inputs(int(np.prod(shape, dtype=np.int64)), moving[i].dtype)
+            blocks[i] = ids.reshape(1, *shape)
+        variables, others = iter(blocks[i] for i in range(len(moving))), iter(consts[len(hoisted) :])
+        values = [next(variables) if d else next(others) for d in diff]
+        try:
+            (out,) = lifter.run(lifter.prepare(program, values), values)
+        except NeedRegion as need:
+            added = need.candidates(forced)
+            forced = forced | {added}
+            continue
+        return lifter, int(lifter.ids(out).ravel()[0])
+
+
+def condense(lifter: Lifter, root: int, num_inputs: int, dtype: Any) -> tuple[list[Family], list, list, int]:
+    """Turn the scalar graph into families: peel the tail, fuse, group, number the slots."""
+    pool, constants = lifter.pool, lifter.constants
+    carried = pool.resolve()
+    carried[:num_inputs] = False
+    if root >= 0 and pool.alias:
+        root = int(pool.target[root])
+    ids, weights, bias = peel(pool, constants, root, carried, dtype)
+    live = live_scalars(pool, ids, carried)
+    fuser = Fuser(pool, constants, live, carried)
+    fuser.run(ids)
+    groups = Groups(pool, constants, fuser)
+    groups.run()
+    assembler = Assembler(pool, constants, fuser, groups, dtype)
+    assembler.collect(ids, weights, bias)
+    num_slots = assembler.number_slots(num_inputs)
+    families, columns, drops = assembler.write()
+    return families, columns, drops, num_slots
+
+
+def trace_function(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> TracedFunction:
+    """Return f with its cache of structures; the cache is shared by all callers and dies with f."""
+    return TracedFunction(f, argnums, has_aux)
+
+
+def trace_graph(
+    f: Callable, *args: PyTree, argnums: int | Sequence[int] = 0, has_aux: bool = False, rules: Any = None
+) -> Structure:
+    """Find the computational structure of f at arguments of these shapes: slots and families.
+
+    `graph(x) == f(x)`, and `print(graph)` lists families, instances, kept slots and the lines they come from.
+
+    Args:
+        f: any JAX function of any pytrees that returns a real scalar.
+        *args: its arguments; only those of `argnums` become inputs of the graph.
+        argnums: which positional arguments are the variables.
+        has_aux: f returns (value, auxiliary data); the latter is ignored here.
+        rules: replaces the table of rules (for tests).
+
+    Returns:
+        A `Structure` with the current values of everything that f captures.
+    """
+    structure, data = TracedFunction(f, argnums, has_aux, rules).structure_for(args)
+    graph = dataclasses.replace(structure, data=data)
+    check_structure(graph)
+    return graph
+
+
+def _leaf_order(args: tuple[Any, ...], chosen: tuple[int, ...]) -> list[int]:
+    """Positions of the differentiated leaves (counted in the order of args) in the order of argnums."""
+    first, at = {}, 0
+    for i, arg in enumerate(args):
+        if i in chosen:
+            count = len(jax.tree_util.tree_leaves(arg))
+            first[i] = list(range(at, at + count))
+            at += count
+    return [leaf for i in chosen for leaf in first[i]]
+
+
+def _leaf_names(f: Callable, args: tuple[Any, ...]) -> list[str]:
+    try:
+        params = list(inspect.signature(f).parameters)
+    except (TypeError, ValueError):
+        params = []
+    names = []
+    for i, arg in enumerate(args):
+        name = params[i] if i < len(params) else f"arg{i}"
+        names += [name + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(arg)]
+    return names
+
+
+def _function_line(f: Callable) -> str:
+    code = getattr(inspect.unwrap(f), "__code__", None)
+    return user_line() if code is None else f"{code.co_filename}:{code.co_firstlineno}"

@@ -1,0 +1,115 @@
+"""Gather, scatter and dynamic slices whose indices are known: index maps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnewt.trace.constants import MINUS, PLUS
+from gnewt.trace.elementwise import multiply, product_op
+from gnewt.trace.jaxpr import Instr
+from gnewt.trace.lift import Lifter, Value
+from gnewt.trace.movement import (
+    dynamic_slice_index,
+    gather_fill,
+    gather_index,
+    join_batch,
+    replace_at,
+    scatter_index,
+    take_flat,
+)
+from gnewt.trace.rules import FOLDS, Opaque, is_float, rule, shape_of
+
+
+@rule("gather")
+def _gather(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
+    index = gather_index(instr, lift.watch(ins[1]))
+    fill = lift.constants.scalar(gather_fill(instr), instr.out_avals[0].dtype) if (index < 0).any() else None
+    return [take_flat(lift.ids(ins[0]), index, fill)]
+
+
+@rule("dynamic_slice")
+def _dynamic_slice(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
+    starts = [lift.watch(s) for s in ins[1:]]
+    return [take_flat(lift.ids(ins[0]), dynamic_slice_index(instr, starts, shape_of(instr.in_avals[0])))]
+
+
+@rule("dynamic_update_slice")
+def _dynamic_update_slice(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
+    starts = [lift.watch(s) for s in ins[2:]]
+    index = dynamic_slice_index(instr, starts, shape_of(instr.in_avals[0]))
+    return [replace_at(lift.ids(ins[0]), index, lift.ids(ins[1]))]
+
+
+@rule("scatter")
+def _scatter(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
+    index = scatter_index(instr, lift.watch(ins[1]))
+    return [replace_at(lift.ids(ins[0]), index, lift.ids(ins[2]))]
+
+
+@rule("scatter-add", "scatter_add", "scatter-sub")
+def _scatter_add(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
+    if not is_float(instr.out_avals[0].dtype):
+        raise Opaque("scatter-add of integers that depend on the variables")
+    array, index, update = join_batch(
+        [lift.ids(ins[0]), scatter_index(instr, lift.watch(ins[1])), lift.ids(ins[2])]
+    )
+    batch, size = array.shape[0], int(np.prod(array.shape[1:], dtype=np.int64))
+    out = np.array(array.reshape(-1))
+    row, at = np.nonzero(index.reshape(batch, -1) >= 0)
+    target = row * size + index.reshape(batch, -1)[row, at]
+    terms = update.reshape(batch, -1)[row, at]
+    hit, local = np.unique(target, return_inverse=True)
+    if not hit.size:
+        return [array]
+    zero = lift.constants.scalar(0, instr.out_avals[0].dtype)
+    # One row per place hit: the old value first (unless it is a literal zero), then the updates in order.
+    keep = out[hit] != zero
+    rows = np.concatenate([np.flatnonzero(keep), local.ravel()])
+    sign = PLUS if "sub" not in instr.prim else MINUS
+    cols = np.concatenate([out[hit][keep], terms])
+    coefs = np.concatenate([np.zeros(keep.sum(), np.int32), np.full(len(terms), sign, np.int32)])
+    out[hit] = lift.add_grouped(rows, cols, coefs, len(hit), instr.out_avals[0].dtype, hit // size)
+    return [out.reshape(array.shape)]
+
+
+@rule("scatter-mul", "scatter_mul")
+def _scatter_mul(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
+    index = scatter_index(instr, lift.watch(ins[1]))
+    flat = index.reshape(index.shape[0], -1)
+    ordered = np.sort(flat, 1)
+    if not is_float(instr.out_avals[0].dtype) or ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any():
+        raise Opaque("scatter-mul with repeated indices")
+    array, index, update = join_batch([lift.ids(ins[0]), index, lift.ids(ins[2])])
+    old = take_flat(array, np.maximum(index, 0))
+    dtype = instr.out_avals[0].dtype
+    new = multiply(lift, old, np.ascontiguousarray(update), dtype, product_op(lift, dtype), instr)
+    return [replace_at(array, index, new)]
+
+
+def _fold_gather(instr: Instr, values: tuple[np.ndarray, ...]) -> np.ndarray:
+    index = gather_index(instr, values[1])
+    fill = np.asarray(gather_fill(instr), values[0].dtype) if (index < 0).any() else None
+    return take_flat(values[0], index, fill)
+
+
+def _fold_slice(instr: Instr, values: tuple[np.ndarray, ...]) -> np.ndarray:
+    return take_flat(values[0], dynamic_slice_index(instr, list(values[1:]), shape_of(instr.in_avals[0])))
+
+
+def _fold_update(instr: Instr, values: tuple[np.ndarray, ...]) -> np.ndarray:
+    index = dynamic_slice_index(instr, list(values[2:]), shape_of(instr.in_avals[0]))
+    return replace_at(values[0], index, values[1])
+
+
+def _fold_scatter(instr: Instr, values: tuple[np.ndarray, ...]) -> np.ndarray:
+    return replace_at(values[0], scatter_index(instr, values[1]), values[2])
+
+
+FOLDS.update(
+    {
+        "gather": _fold_gather,
+        "dynamic_slice": _fold_slice,
+        "dynamic_update_slice": _fold_update,
+        "scatter": _fold_scatter,
+    }
+)

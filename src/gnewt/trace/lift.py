@@ -1,0 +1,301 @@
+"""Lift: interpret a program on arrays of scalar ids, writing a `Pool` and a prelude of constants."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnewt.trace.constants import Const, Constants, Unknown, as_known
+from gnewt.trace.jaxpr import Instr, Lit, Program, bind_instr
+from gnewt.trace.pool import CALL, CARRY, INPUT, OP, ROW, CallSpec, Pool
+from gnewt.trace.regions import close_regions
+from gnewt.trace.rules import FOLDS, MOVES, NUMPY, RULES, Opaque, shape_of
+
+Value = Any
+"""A `Const`, or int32 ids of shape [1 | batch, *shape]."""
+
+
+@dataclasses.dataclass(eq=False)
+class Context:
+    """Where lifting stands: how many loop iterations at once, and when each of them happens."""
+
+    batch: int
+    keys: np.ndarray
+    """int64[batch]."""
+    offset: int = 0
+
+
+class Lifter:
+    """Interprets programs. One per structure; the rules (tables) are replaceable."""
+
+    def __init__(self, rules: dict[str, Any] | None = None) -> None:
+        self.rules = RULES if rules is None else rules
+        self.constants = Constants()
+        self.pool = Pool()
+        self.ctx = Context(1, np.zeros(1, np.int64))
+        self.ops: dict[Any, Any] = {}
+        self.hoisted: list[Const] = []
+        self.instr: Instr | None = None
+        self.read_vars: set[int] = set()
+        self.forced: set[int] = set()
+        """Equations (by identity) found opaque with results that cannot be slots."""
+        self.enclosing: list[Instr] = []
+        """The loops we are inside of."""
+        self.detached = False
+        """Whether the current equation reaches the outputs through zero-derivative operations only."""
+
+    # Programs
+
+    def run(self, program: Program, values: Sequence[Value]) -> list[Value]:
+        """Interpret a program on given input values."""
+        env: dict[int, Value] = dict(zip(program.ins, values, strict=True))
+        for var, at in program.consts:
+            env[var] = self.hoisted[at]
+        last = _last_uses(program)
+        differentiated = differentiated_vars(program)
+        outer, self.read_vars = (
+            self.read_vars,
+            {v for i in program.instrs for v in i.ins if isinstance(v, int)},
+        )
+        self.read_vars |= {v for v in program.outs if isinstance(v, int)}
+        for i, instr in enumerate(program.instrs):
+            self.detached = differentiated.isdisjoint(instr.outs)
+            ins = [self.literal(v) if isinstance(v, Lit) else env[v] for v in instr.ins]
+            for var, value in zip(instr.outs, self.apply(instr, ins), strict=True):
+                env[var] = value
+            for v in last[i]:
+                env.pop(v, None)
+        self.read_vars = outer
+        return [self.literal(v) if isinstance(v, Lit) else env[v] for v in program.outs]
+
+    def prepare(self, program: Program, values: Sequence[Value]) -> Program:
+        """Close the opaque regions of a program, given which inputs depend on the variables."""
+        varying = [not isinstance(v, Const) for v in values]
+
+        def opaque(instr: Instr) -> bool:
+            return id(instr) in self.forced or (instr.prim not in self.rules and instr.prim not in MOVES)
+
+        return close_regions(program, varying, opaque)
+
+    def apply(self, instr: Instr, ins: list[Value]) -> list[Value]:
+        """Apply one equation: by NumPy or JAX on constants, by its rule, or as an opaque call."""
+        self.ctx.offset += 1
+        self.instr = instr
+        if all(isinstance(v, Const) for v in ins):
+            return self.fold(instr, ins)
+        try:
+            if instr.prim in MOVES:
+                return [MOVES[instr.prim](instr, None, *[self.ids(v) for v in ins])]
+            if instr.prim in self.rules:
+                return self.rules[instr.prim](self, instr, ins)
+            reason = "no rule for this primitive"
+        except Opaque as problem:
+            reason = str(problem)
+        except Unknown:
+            reason = "indices or predicate known only at run time"
+        return self.rules["opaque"](self, instr, ins, reason)
+
+    def fold(self, instr: Instr, ins: Sequence[Const]) -> list[Const]:
+        """Apply an equation to constants: a step of the prelude."""
+        batch = max([c.shape[0] for c in ins], default=1)
+        outs = [((batch, *shape_of(a)), a.dtype) for a in instr.out_avals]
+
+        def step(xp: Any, *values: Any) -> Any:
+            if xp is np:
+                if instr.prim in MOVES:
+                    return (MOVES[instr.prim](instr, None, *values),)
+                if instr.prim in NUMPY:
+                    return (self.fold_numpy(instr, values),)
+                if instr.prim in FOLDS:
+                    return (FOLDS[instr.prim](instr, values),)
+            return bind_batched(instr, values, batch, known=xp is np)
+
+        return self.constants.apply(step, ins, outs)
+
+    @staticmethod
+    def fold_numpy(instr: Instr, values: Sequence[Any]) -> np.ndarray:
+        rank = 1 + len(instr.out_avals[0].shape)
+        full = [v.reshape(v.shape[0], *[1] * (rank - v.ndim), *v.shape[1:]) for v in values]
+        with np.errstate(all="ignore"):
+            return np.asarray(NUMPY[instr.prim](instr.params, *full), instr.out_avals[0].dtype)
+
+    # Values
+
+    def literal(self, lit: Lit) -> Const:
+        value = np.asarray(lit.value, lit.dtype)
+        if value.shape == ():
+            return self.constants.scalar_const(value, lit.dtype)
+        return self.constants.add_fixed(value[None])
+
+    def ids(self, value: Value) -> np.ndarray:
+        """Return the ids of a value: variables as they are, constants by their elements."""
+        return self.constants.elements(value) if isinstance(value, Const) else value
+
+    def watch(self, value: Value, kind: str = "value") -> np.ndarray:
+        """Return a value that shapes the structure; raise if it depends on variables or tracers."""
+        if not isinstance(value, Const):
+            raise Opaque("indices or predicate that depend on the variables")
+        return self.constants.watch(value, kind)
+
+    def align(self, values: Sequence[Value], shape: tuple[int, ...]) -> list[np.ndarray]:
+        """Broadcast ids to one shape [lead, *shape]; scalars may stand beside arrays."""
+        arrays = [self.ids(v) for v in values]
+        arrays = [a.reshape(a.shape[0], *[1] * (len(shape) + 1 - a.ndim), *a.shape[1:]) for a in arrays]
+        lead = max(a.shape[0] for a in arrays)
+        return [np.broadcast_to(a, (lead, *shape)) for a in arrays]
+
+    # Blocks
+
+    def _base(self, lead: int) -> np.ndarray:
+        return self.ctx.keys if lead == self.ctx.batch else self.ctx.keys[:1]
+
+    def add_inputs(self, n: int, dtype: Any) -> np.ndarray:
+        block = self.pool.add(INPUT, n, dtype, np.full(1, -1, np.int64), 0)
+        return np.arange(block.start, block.stop, dtype=np.int32)
+
+    def add_carries(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        n = int(np.prod(shape, dtype=np.int64))
+        block = self.pool.add(CARRY, n, dtype, np.full(1, -1, np.int64), 0, instr=self.instr)
+        return np.arange(block.start, block.stop, dtype=np.int32).reshape(shape)
+
+    def add_op(self, op: Any, operands: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+        """Write y = op(operands) at every place of equally shaped id arrays."""
+        shape = operands[0].shape
+        n = int(np.prod(shape, dtype=np.int64))
+        flat = [np.ascontiguousarray(o).reshape(-1) for o in operands]
+        lead = shape[0] if n else 1
+        block = self.pool.add(
+            OP, n, dtype, self._base(lead), self.ctx.offset, instr=self.instr, op=op, operands=flat
+        )
+        return np.arange(block.start, block.stop, dtype=np.int32).reshape(shape)
+
+    def add_rows(
+        self, ptr: np.ndarray, cols: np.ndarray, coefs: np.ndarray, shape: Any, dtype: Any
+    ) -> np.ndarray:
+        """Write y = Σ coef · col for every row of a CSR matrix; an empty row is a constant zero."""
+        empty = np.diff(ptr) == 0
+        if empty.any():
+            out = np.full(len(empty), self.constants.scalar(0, dtype), np.int32)
+            full = np.flatnonzero(~empty)
+            rows = np.repeat(np.arange(len(full)), np.diff(ptr)[full])
+            lead = full // (len(empty) // shape[0])
+            if full.size:
+                out[full] = self.add_grouped(rows, cols, coefs, len(full), dtype, lead % self.ctx.batch)
+            return out.reshape(shape)
+        block = self.pool.add(
+            ROW,
+            len(ptr) - 1,
+            dtype,
+            self._base(shape[0]),
+            self.ctx.offset,
+            instr=self.instr,
+            ptr=ptr.astype(np.int64),
+            cols=np.ascontiguousarray(cols, np.int32),
+            coefs=np.ascontiguousarray(coefs, np.int32),
+        )
+        return np.arange(block.start, block.stop, dtype=np.int32).reshape(shape)
+
+    def add_sum(self, terms: np.ndarray, coefs: np.ndarray | int, dtype: Any) -> np.ndarray:
+        """Write y = Σ over the last axis of terms [*shape, t]."""
+        shape, t = terms.shape[:-1], terms.shape[-1]
+        n = int(np.prod(shape, dtype=np.int64))
+        coefs = np.broadcast_to(np.asarray(coefs, np.int32), terms.shape)
+        return self.add_rows(np.arange(n + 1) * t, terms.reshape(-1), coefs.reshape(-1), shape, dtype)
+
+    def add_grouped(
+        self, rows: np.ndarray, cols: np.ndarray, coefs: np.ndarray, n: int, dtype: Any, lead: np.ndarray
+    ) -> np.ndarray:
+        """Write n rows from unordered (row, col, coef) triplets; `lead` says in which iteration each row is."""
+        order = np.argsort(rows, kind="stable")
+        ptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))])
+        block = self.pool.add(
+            ROW,
+            n,
+            dtype,
+            self.ctx.keys[lead],
+            self.ctx.offset,
+            instr=self.instr,
+            ptr=ptr.astype(np.int64),
+            cols=np.ascontiguousarray(cols[order], np.int32),
+            coefs=np.ascontiguousarray(coefs[order], np.int32),
+        )
+        return np.arange(block.start, block.stop, dtype=np.int32)
+
+    def add_call(
+        self,
+        spec: CallSpec,
+        cols: Sequence[np.ndarray],
+        data: list[Const],
+        dtypes: list[Any],
+        col_dtypes: list[Any],
+    ) -> np.ndarray:
+        """Write the outputs [instances, m] of a call; columns are int32[1 | batch]."""
+        n = max([c.shape[0] for c in cols] + [d.shape[0] for d in data], default=1)
+        operands = [np.broadcast_to(c, (n,)) for c in cols]
+        block = self.pool.add(
+            CALL,
+            n * spec.m,
+            None,
+            self._base(n),
+            self.ctx.offset,
+            instr=self.instr,
+            operands=operands,
+            spec=spec,
+            data=data,
+            dtypes=dtypes,
+            col_dtypes=col_dtypes,
+        )
+        return np.arange(block.start, block.stop, dtype=np.int32).reshape(n, spec.m)
+
+
+def bind_batched(instr: Instr, values: Sequence[Any], batch: int, known: bool) -> tuple[Any, ...]:
+    """Apply an equation with JAX, over the leading axis."""
+    if batch == 1:
+        outs = bind_instr(instr, [jnp.asarray(v)[0] if not _extended(v) else v[0] for v in values])
+        outs = [o[None] for o in outs]
+    else:
+        axes = [0 if v.shape[0] > 1 else None for v in values]
+        args = [v if a == 0 else v[0] for v, a in zip(values, axes, strict=True)]
+        outs = jax.vmap(lambda *a: bind_instr(instr, a), in_axes=tuple(axes), axis_size=batch)(*args)
+    return tuple(as_known(o) if known else o for o in outs)
+
+
+def _extended(value: Any) -> bool:
+    return jnp.issubdtype(value.dtype, jax.dtypes.extended)
+
+
+def _last_uses(program: Program) -> list[list[int]]:
+    """For each equation the variables nobody reads after it: id arrays are freed early."""
+    keep = {v for v in program.outs if isinstance(v, int)}
+    last: list[list[int]] = [[] for _ in program.instrs]
+    for i in range(len(program.instrs) - 1, -1, -1):
+        for v in program.instrs[i].ins:
+            if isinstance(v, int) and v not in keep:
+                keep.add(v)
+                last[i].append(v)
+    return last
+
+
+FLAT = frozenset(
+    "sign floor ceil round is_finite eq ne lt le gt ge eq_to lt_to le_to and or xor not stop_gradient argmax argmin "
+    "nextafter shift_left shift_right_logical shift_right_arithmetic population_count clz".split()
+)
+"""Primitives whose derivative is zero."""
+
+
+def differentiated_vars(program: Program) -> set[int]:
+    """Return the variables through which a derivative of the outputs may flow."""
+    found = {v for v in program.outs if isinstance(v, int)}
+    for instr in reversed(program.instrs):
+        if instr.prim not in FLAT and not found.isdisjoint(instr.outs):
+            found.update(
+                v
+                for v, a in zip(instr.ins, instr.in_avals, strict=True)
+                if isinstance(v, int) and jnp.issubdtype(a.dtype, jnp.inexact)
+            )
+    return found

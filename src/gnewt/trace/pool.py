@@ -1,0 +1,127 @@
+"""Pool: the scalar graph that lifting writes, in blocks of equal operations.
+
+A scalar has an id ≥ 0 (constants have negative ids, see `constants`). A block is a range of ids made by one
+operation at many places:
+
+- input: the scalars of the input pytree;
+- op: y = op(operands), elementwise;
+- row: y = Σ coef · operand, any number of terms (CSR);
+- call: a whole jaxpr applied at n places, m outputs each;
+- carry: placeholders for loop-carried values, aliased to the ids that define them.
+
+Every block knows when it happens: `base[b] + offset` orders operations in time, also inside loops, where all
+iterations are written at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from gnewt.trace.constants import Const
+
+INPUT, OP, ROW, CALL, CARRY = "input", "op", "row", "call", "carry"
+
+
+@dataclasses.dataclass(eq=False)
+class CallSpec:
+    """A jaxpr applied at many places: a loop body as one dense block, or an opaque operation."""
+
+    key: Any
+    name: str
+    fn: Any
+    """fn(cols: list of scalars, data: list of arrays) → list of output scalars."""
+    m: int
+    jac: np.ndarray | None = None
+    """bool[m, columns]: structural dependence; dense if None."""
+    hess: Any = None
+    """bool[m, columns, columns]: structural curvature of each output; dense if None, zero if "none"."""
+    uses: np.ndarray | None = None
+    """bool[m, columns]: which columns the value of an output needs; all if None."""
+    note: str = ""
+    detached: bool = False
+    """Reaches the objective through zero-derivative operations only."""
+
+
+@dataclasses.dataclass(eq=False)
+class Block:
+    """A range of ids made by one operation."""
+
+    kind: str
+    start: int
+    n: int
+    dtype: Any
+    base: np.ndarray
+    offset: int
+    instr: Any = None
+    op: Any = None
+    operands: list[np.ndarray] = dataclasses.field(default_factory=list)
+    """op: int32[n] for each operand; call: int32[instances] for each column."""
+    ptr: np.ndarray | None = None
+    cols: np.ndarray | None = None
+    coefs: np.ndarray | None = None
+    spec: CallSpec | None = None
+    data: list[Const] = dataclasses.field(default_factory=list)
+    dtypes: list[Any] = dataclasses.field(default_factory=list)
+    """call: dtype of each output."""
+    col_dtypes: list[Any] = dataclasses.field(default_factory=list)
+    """call: dtype of each column."""
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.n
+
+    def keys(self) -> np.ndarray:
+        """int64[n]: when each scalar is made."""
+        return np.repeat(self.base, self.n // len(self.base)) + self.offset
+
+
+class Pool:
+    """All scalars, in blocks, in the order in which lifting met them."""
+
+    def __init__(self) -> None:
+        self.blocks: list[Block] = []
+        self.size = 0
+        self.alias: list[tuple[np.ndarray, np.ndarray]] = []
+        """(placeholder ids, ids that define them)."""
+
+    def add(self, kind: str, n: int, dtype: Any, base: np.ndarray, offset: int, **fields: Any) -> Block:
+        block = Block(kind, self.size, n, dtype, base, offset, **fields)
+        self.blocks.append(block)
+        self.size += n
+        return block
+
+    def starts(self) -> np.ndarray:
+        return np.array([b.start for b in self.blocks], np.int64)
+
+    def resolve(self) -> np.ndarray:
+        """Follow placeholders to the ids that define them (pointer jumping), everywhere.
+
+        Returns bool[size]: the ids that loops carry; they are slots for all their consumers.
+        """
+        target = np.arange(self.size, dtype=np.int32)
+        carried = np.zeros(self.size, bool)
+        if not self.alias:
+            return carried
+        for ids, defs in self.alias:
+            target[ids.ravel()] = defs.ravel()
+        while True:
+            follow = np.where(target >= 0, target[np.maximum(target, 0)], target)
+            if np.array_equal(follow, target):
+                break
+            target = follow
+        for ids, _ in self.alias:
+            goal = target[ids.ravel()]
+            carried[goal[goal >= 0]] = True
+        for block in self.blocks:
+            block.operands = [self.follow(target, o) for o in block.operands]
+            if block.cols is not None:
+                block.cols = self.follow(target, block.cols)
+        self.target = target
+        return carried
+
+    @staticmethod
+    def follow(target: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        return np.where(ids >= 0, target[np.maximum(ids, 0)], ids)

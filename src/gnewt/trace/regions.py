@@ -1,0 +1,133 @@
+"""Regions: opaque equations closed under edges that cannot be slots (integers, booleans, complex numbers).
+
+LU pivots, sort orders, FFT coefficients: an opaque equation that makes them is joined with everything that
+consumes them, until only real floating-point values leave. Their own integer or boolean operands need no
+region: expressions are evaluated inside the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gnewt._errors import TraceError, explain_error
+from gnewt.trace.jaxpr import Instr, Program, value_key, where_of
+from gnewt.trace.rules import is_float
+
+
+class NeedRegion(Exception):
+    """An equation turned out to be opaque with outputs that cannot be slots: close it and start again."""
+
+    def __init__(self, instr: Instr, enclosing: Sequence[Instr] = ()) -> None:
+        super().__init__(instr.prim)
+        self.instr = instr
+        self.enclosing = tuple(enclosing)
+
+    def candidates(self, forced: set[int]) -> int:
+        """Return the identity of the equation to close: the innermost not tried yet."""
+        for instr in (self.instr, *reversed(self.enclosing)):
+            if id(instr) not in forced:
+                return id(instr)
+        raise TraceError(
+            explain_error(
+                f"{self.instr.prim} makes integers, booleans or complex numbers that leave every region",
+                where_of(self.instr.eqn),
+                "convert them to float before they leave the loop",
+            )
+        )
+
+
+def varying_outputs(program: Program, varying: Sequence[bool]) -> tuple[list[bool], set[int]]:
+    """Return which outputs, and which variables, depend on the marked inputs."""
+    found = {v for v, flag in zip(program.ins, varying, strict=True) if flag}
+    for instr in program.instrs:
+        if any(isinstance(v, int) and v in found for v in instr.ins):
+            found.update(instr.outs)
+    return [isinstance(v, int) and v in found for v in program.outs], found
+
+
+def close_regions(program: Program, varying: Sequence[bool], opaque: Callable[[Instr], bool]) -> Program:
+    """Replace opaque equations with non-float results, and their consumers, by region equations."""
+    _, found = varying_outputs(program, varying)
+    instrs = program.instrs
+    for start in range(len(instrs)):
+        instr = instrs[start]
+        if found.isdisjoint(instr.outs) or instr.region is not None or not opaque(instr):
+            continue
+        if all(is_float(a.dtype) for a in instr.out_avals) or not _consumed_nonfloat(instrs, instr):
+            continue
+        members = _closure(instrs, start)
+        joined = Program(
+            program.avals, program.ins, program.consts, _join(program, instrs, members), program.outs
+        )
+        joined.key = program.key
+        return close_regions(joined, varying, opaque)
+    return program
+
+
+def _consumed_nonfloat(instrs: list[Instr], instr: Instr) -> bool:
+    special = {v for v, a in zip(instr.outs, instr.out_avals, strict=True) if not is_float(a.dtype)}
+    return any(isinstance(v, int) and v in special for other in instrs for v in other.ins)
+
+
+def _closure(instrs: list[Instr], start: int) -> set[int]:
+    """Add consumers of non-float values, and everything on a path between two members (convexity)."""
+    members = {start}
+    while True:
+        made = {v for i in members for v in instrs[i].outs}
+        special = {
+            v
+            for i in members
+            for v, a in zip(instrs[i].outs, instrs[i].out_avals, strict=True)
+            if not is_float(a.dtype)
+        }
+        more = {
+            i for i, other in enumerate(instrs) if any(isinstance(v, int) and v in special for v in other.ins)
+        }
+        after: set[int] = set()
+        reach = set(made)
+        for i, other in enumerate(instrs):
+            if i not in members and any(isinstance(v, int) and v in reach for v in other.ins):
+                after.add(i)
+                reach.update(other.outs)
+        wanted = {v for i in members for v in instrs[i].ins if isinstance(v, int)}
+        for i in range(len(instrs) - 1, -1, -1):
+            if i not in members and not wanted.isdisjoint(instrs[i].outs):
+                wanted.update(v for v in instrs[i].ins if isinstance(v, int))
+                if i in after:
+                    more.add(i)
+        if more <= members:
+            return members
+        members |= more
+
+
+def _join(program: Program, instrs: list[Instr], members: set[int]) -> list[Instr]:
+    inside = [instrs[i] for i in sorted(members)]
+    made = {v for instr in inside for v in instr.outs}
+    ins = sorted({v for instr in inside for v in instr.ins if isinstance(v, int) and v not in made})
+    outside = [instr for i, instr in enumerate(instrs) if i not in members]
+    read = {v for instr in outside for v in instr.ins if isinstance(v, int)}
+    read |= {v for v in program.outs if isinstance(v, int)}
+    outs = [v for v in sorted(made) if v in read]
+    body = Program(program.avals, ins, [], inside, list(outs))
+    number = {v: i for i, v in enumerate(ins)}
+    for instr in inside:
+        for v in instr.outs:
+            number.setdefault(v, len(number))
+    parts = tuple(
+        (instr.key, tuple(number[v] if isinstance(v, int) else (str(v.dtype), value_key(v.value)) for v in instr.ins))
+        for instr in inside
+    )
+    region = Instr("+".join(dict.fromkeys(i.prim for i in inside)), {}, ins, outs, inside[0].eqn)
+    region.key = ("region", parts, tuple(number[v] for v in outs))
+    region.region = body
+    region.in_avals = tuple(program.avals[v] for v in ins)
+    region.out_avals = tuple(program.avals[v] for v in outs)
+    depends = set(outs)
+    before, later = [], []
+    for instr in outside:
+        if any(isinstance(v, int) and v in depends for v in instr.ins):
+            depends.update(instr.outs)
+            later.append(instr)
+        else:
+            before.append(instr)
+    return [*before, region, *later]

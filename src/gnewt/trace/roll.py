@@ -1,0 +1,282 @@
+"""Roll: recognise an unrolled Python loop as equal repeated equations, and make it a loop again.
+
+Sixty steps written by a Python `for` are sixty copies of one sequence of equations, with other variables. A
+period in the sequence of equation keys, and operands that follow it, make a scan: what comes from the
+repetition before is a carry, what differs from copy to copy is sliced, what is the same is shared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gnewt.trace.jaxpr import Instr, Lit, Program, ScanSpec, program_key, value_key
+from gnewt.trace.rules import MOVES, shape_of
+
+MIN_REPEATS = 4
+MIN_EQUATIONS = 48
+_MAX_PERIOD = 2000
+_MAX_LAG = 8
+
+
+@dataclasses.dataclass(eq=False)
+class Rolled:
+    """A repeated run of equations as a scan."""
+
+    spec: ScanSpec
+    consts: list[Any]
+    init: list[Any]
+    xs: list[list[Any]]
+    """For each slice one variable or literal per repetition."""
+    picks: list[tuple[int, int]]
+    """(output of the body, repetition) for every value that is read outside."""
+    outs: list[int]
+
+
+def roll_program(program: Program, varying: set[int], inputs: Sequence[int]) -> Program:
+    """Replace the repeated runs of a program by `rolled` equations."""
+    if len(program.instrs) < MIN_EQUATIONS:
+        return program
+    early, rest = _split_early(program, varying, inputs)
+    done = False
+    for _ in range(4):
+        found = _find_run(rest, varying)
+        if found is None:
+            break
+        start, period, repeats = found
+        rolled = None
+        for skip in range(min(3, repeats - MIN_REPEATS + 1)):
+            rolled = _make_rolled(program, early, rest, start + skip * period, period, repeats - skip, varying)
+            if rolled is not None:
+                start, repeats = start + skip * period, repeats - skip
+                break
+        if rolled is None:
+            break
+        rest = [*rest[:start], _as_instr(program, rolled, rest[start]), *rest[start + period * repeats :]]
+        done = True
+    if not done:
+        return program
+    out = Program(program.avals, program.ins, program.consts, [*early, *rest], program.outs)
+    out.key = program.key
+    return out
+
+
+def _split_early(program: Program, varying: set[int], inputs: Sequence[int]) -> tuple[list[Instr], list[Instr]]:
+    """Constants and data movement of the inputs come first: what remains is periodic."""
+    known = {*inputs, *(v for v, _ in program.consts)}
+    early, rest = [], []
+    for instr in program.instrs:
+        vars_ = [v for v in instr.ins if isinstance(v, int)]
+        constant = not any(v in varying for v in vars_)
+        moves = instr.prim in MOVES or (
+            instr.prim in ("gather", "dynamic_slice") and not any(isinstance(v, int) and v in varying for v in instr.ins[1:])
+        )
+        if all(v in known for v in vars_) and (constant or moves):
+            known.update(instr.outs)
+            early.append(instr)
+        else:
+            rest.append(instr)
+    return early, rest
+
+
+def _find_run(rest: list[Instr], varying: set[int]) -> tuple[int, int, int] | None:
+    """Return (start, period, repeats) of the longest repetition, cut where the fewest values cross."""
+    number: dict[Any, int] = {}
+    keys = []
+    for instr in rest:
+        shapes = tuple((a.shape, a.dtype) for a in instr.in_avals)
+        key = (instr.key, shapes, tuple(isinstance(v, Lit) for v in instr.ins)) if instr.prim != "rolled" else id(instr)
+        keys.append(number.setdefault(key, len(number)))
+    sequence = np.array(keys)
+    length = len(sequence)
+    best = (0, 0, 0)
+    for period in range(1, min(_MAX_PERIOD, length // MIN_REPEATS) + 1):
+        equal = np.concatenate([[0], (sequence[:-period] == sequence[period:]).astype(np.int8), [0]])
+        edges = np.flatnonzero(np.diff(equal))
+        if not edges.size:
+            continue
+        runs = edges[1::2] - edges[::2]
+        at = int(np.argmax(runs))
+        cover = int(runs[at]) + period
+        if cover // period >= MIN_REPEATS and cover > best[0] * 1.05 and cover >= MIN_EQUATIONS:
+            best = (cover, period, int(edges[::2][at]))
+    cover, period, start = best
+    if not cover:
+        return None
+    start = _best_cut(rest, start, period)
+    return start, period, (best[2] + cover - start) // period
+
+
+def _best_cut(rest: list[Instr], start: int, period: int) -> int:
+    """Move the start within the first repetition to where the fewest scalars cross the boundary."""
+    made = {v: i for i, instr in enumerate(rest) for v in instr.outs}
+    last: dict[int, int] = {}
+    for i, instr in enumerate(rest):
+        for v in instr.ins:
+            if isinstance(v, int) and v in made:
+                last[v] = i
+    sizes = np.zeros(len(rest) + 1)
+    for v, end in last.items():
+        instr = rest[made[v]]
+        # Only what the next repetition reads: results for later belong to no cut.
+        if end - made[v] <= 2 * period:
+            size = int(np.prod(instr.out_avals[instr.outs.index(v)].shape, dtype=np.int64))
+            sizes[made[v] + 1] += size
+            sizes[end + 1] -= size
+    crossing = np.cumsum(sizes)
+    window = crossing[start + period : start + 2 * period]
+    return start + int(np.argmin(window))
+
+
+def _make_rolled(
+    program: Program, early: list[Instr], rest: list[Instr], start: int, period: int, repeats: int, varying: set[int]
+) -> Rolled | None:
+    run = rest[start : start + period * repeats]
+    if len(run) < MIN_EQUATIONS:
+        return None
+    place = {v: (i // period, i % period, o) for i, instr in enumerate(run) for o, v in enumerate(instr.outs)}
+    avals = {v: a for instr in run for v, a in zip(instr.outs, instr.out_avals, strict=True)}
+    body_avals: list[Any] = []
+
+    def new_var(aval: Any) -> int:
+        body_avals.append(aval)
+        return len(body_avals) - 1
+
+    inner = {(q, o): new_var(avals[v]) for q, instr in enumerate(run[:period]) for o, v in enumerate(instr.outs)}
+    consts: dict[Any, int] = {}
+    slices: dict[Any, tuple[int, list[Any]]] = {}
+    carries: dict[tuple[int, int, int], tuple[int, Any]] = {}
+    """(equation, output, lag) → (variable of the body, initial value)."""
+    instrs = []
+    for q in range(period):
+        copies = [run[r * period + q] for r in range(repeats)]
+        ins: list[Any] = []
+        for slot, aval in enumerate(copies[0].in_avals):
+            operands = [c.ins[slot] for c in copies]
+            source = _source(operands, place, repeats)
+            if source is None:
+                return None
+            kind, detail = source
+            if kind == "inner":
+                ins.append(inner[detail])
+            elif kind == "carry":
+                var = _carry(detail, operands, carries, new_var, aval)
+                if var is None:
+                    return None
+                ins.append(var)
+            elif kind == "same":
+                key = detail if isinstance(detail, int) else ("lit", str(detail.dtype), detail.shape, value_key(detail.value))
+                if isinstance(detail, Lit):
+                    ins.append(detail)
+                else:
+                    ins.append(consts.setdefault(key, -1) if key in consts and consts[key] >= 0 else _set(consts, key, new_var(aval)))
+            else:
+                key = tuple(v if isinstance(v, int) else (str(v.dtype), v.shape, value_key(v.value)) for v in operands)
+                if key not in slices:
+                    slices[key] = (new_var(aval), operands)
+                ins.append(slices[key][0])
+        first = copies[0]
+        instrs.append(dataclasses.replace(first, ins=ins, outs=[inner[q, o] for o in range(len(first.outs))]))
+    return _finish(program, rest, start, period, repeats, run, place, body_avals, inner, consts, slices, carries, instrs)
+
+
+def _set(table: dict[Any, int], key: Any, value: int) -> int:
+    table[key] = value
+    return value
+
+
+def _source(operands: list[Any], place: dict[int, tuple[int, int, int]], repeats: int) -> tuple[str, Any] | None:
+    """Say where an operand comes from, over all repetitions: within, before, the same, or one for each."""
+    found = [place.get(v) if isinstance(v, int) else None for v in operands]
+    if all(f is None for f in found):
+        first = operands[0]
+        same = all(
+            v == first if isinstance(v, int) else isinstance(first, Lit) and value_key(v.value) == value_key(first.value)
+            for v in operands
+        )
+        return ("same", first) if same else ("slice", None)
+    last = found[-1]
+    if last is None:
+        return None
+    lag = repeats - 1 - last[0]
+    for r, f in enumerate(found):
+        if r >= lag and (f is None or f != (r - lag, last[1], last[2])):
+            return None
+        if r < lag and f is not None:
+            return None
+    if lag == 0:
+        return "inner", (last[1], last[2])
+    return ("carry", (last[1], last[2], lag)) if lag <= _MAX_LAG else None
+
+
+def _carry(detail: tuple[int, int, int], operands: list[Any], carries: dict, new_var: Any, aval: Any) -> int | None:
+    """Return the variable of a value from `lag` repetitions before, adding a shift register where lag > 1."""
+    q, o, lag = detail
+    for back in range(1, lag + 1):
+        init = operands[lag - back]
+        key = (q, o, back)
+        if key in carries:
+            known = carries[key][1]
+            same = known == init if isinstance(known, int) else isinstance(init, Lit) and value_key(known.value) == value_key(init.value)
+            if not same:
+                return None
+        else:
+            carries[key] = (new_var(aval), init)
+    return carries[q, o, lag][0]
+
+
+def _finish(
+    program: Program, rest: list[Instr], start: int, period: int, repeats: int, run: list[Instr], place: dict,
+    body_avals: list[Any], inner: dict, consts: dict, slices: dict, carries: dict, instrs: list[Instr],
+) -> Rolled | None:  # fmt: skip
+    later = {v for instr in rest[start + period * repeats :] for v in instr.ins if isinstance(v, int)}
+    later |= {v for v in program.outs if isinstance(v, int)}
+    wanted = [v for v in place if v in later]
+    outputs: list[Any] = []
+    for q, o, lag in carries:
+        outputs.append(inner[q, o] if lag == 1 else carries[q, o, lag - 1][0])
+    asked = list(dict.fromkeys((place[v][1], place[v][2]) for v in wanted))
+    outputs += [inner[key] for key in asked]
+    picks = [(len(carries) + asked.index((place[v][1], place[v][2])), place[v][0]) for v in wanted]
+    body = Program(
+        body_avals,
+        [*consts.values(), *[var for var, _ in carries.values()], *[var for var, _ in slices.values()]],
+        [],
+        instrs,
+        outputs,
+    )
+    # Equations that no output needs would only be dead weight.
+    live = {v for v in outputs if isinstance(v, int)}
+    kept = []
+    for instr in reversed(body.instrs):
+        if not live.isdisjoint(instr.outs):
+            live.update(v for v in instr.ins if isinstance(v, int))
+            kept.append(instr)
+    body.instrs = kept[::-1]
+    body.key = program_key(body)
+    if not carries:
+        # Independent copies batch by themselves.
+        return None
+    spec = ScanSpec(body, len(consts), len(carries), repeats, False)
+    return Rolled(
+        spec, list(consts), [init for _, init in carries.values()], [ops for _, ops in slices.values()], picks, wanted
+    )
+
+
+def _as_instr(program: Program, rolled: Rolled, first: Instr) -> Instr:
+    ins = [*rolled.consts, *rolled.init, *[v for group in rolled.xs for v in group]]
+    instr = Instr("rolled", {"rolled": rolled}, ins, rolled.outs, first.eqn)
+    instr.bodies = (rolled.spec.body,)
+    instr.key = ("rolled", rolled.spec.body.key, rolled.spec.length, tuple(rolled.picks))
+    instr.in_avals = tuple(v if isinstance(v, Lit) else program.avals[v] for v in ins)
+    instr.out_avals = tuple(program.avals[v] for v in rolled.outs)
+    return instr
+
+
+def slice_shape(rolled: Rolled, at: int) -> tuple[int, ...]:
+    """Shape of one slice of the at-th xs."""
+    spec = rolled.spec
+    return shape_of(spec.body.avals[spec.body.ins[spec.num_consts + spec.num_carry + at]])
