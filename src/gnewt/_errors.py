@@ -41,6 +41,10 @@ class StepError(GnewtError):
     """A Newton system that has no solution to return (singular, or not finite)."""
 
 
+class InternalError(GnewtError):
+    """A structure whose derivatives are not those of the objective: a bug in gnewt, caught before use."""
+
+
 class AccuracyWarning(UserWarning):
     """A Newton step whose achieved residual is far from rounding."""
 

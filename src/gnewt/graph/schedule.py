@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gnewt import _native
 from gnewt.graph.family import Family
 
 _MAX_PERIOD = 16
@@ -62,27 +63,42 @@ def instance_levels(families: Sequence[Family], num_slots: int) -> dict[int, np.
     pending = [f for f in nodes if families[f].k and families[f].args.max() >= _lowest_out(families)]
     if not pending:
         return levels
-    slot_level = [0] * num_slots
+    slot_level = np.zeros(num_slots, np.int64)
     for f in nodes:
         if f not in pending:
-            for s in np.unique(families[f].outs).tolist():  # type: ignore[arg-type]
-                slot_level[s] = 1
+            slot_level[families[f].outs] = 1
     first = np.concatenate([families[f].outs.min(1) for f in pending])  # type: ignore[union-attr]
-    which = np.concatenate([np.full(families[f].n, f) for f in pending])
-    row = np.concatenate([np.arange(families[f].n) for f in pending])
-    order = np.argsort(first, kind="stable")
-    args = {f: families[f].args.tolist() for f in pending}
-    outs = {f: families[f].outs.tolist() for f in pending}  # type: ignore[union-attr]
-    found: dict[int, list[int]] = {f: [0] * families[f].n for f in pending}
-    for f, i in zip(which[order].tolist(), row[order].tolist(), strict=True):
-        level = 1 + max([slot_level[a] for a in args[f][i]])
-        found[f][i] = level
-        for s in outs[f][i]:
-            if slot_level[s] < level:
-                slot_level[s] = level
-    for f in pending:
-        levels[f] = np.asarray(found[f])
-    return levels
+    sequence = np.argsort(first, kind="stable")
+    args = _rows([families[f].args for f in pending])
+    outs = _rows([families[f].outs for f in pending])  # type: ignore[misc]
+    walk = _walk if _native.LIBRARY is None else _native.instance_levels
+    found = np.split(walk(sequence, args, outs, slot_level), np.cumsum([families[f].n for f in pending])[:-1])
+    return levels | dict(zip(pending, found, strict=True))
+
+
+def _rows(tables: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(ptr, idx) of the rows of several tables, one table after the other."""
+    lengths = np.repeat([t.shape[1] for t in tables], [len(t) for t in tables])
+    ptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return ptr, np.concatenate([t.ravel() for t in tables])
+
+
+def _walk(
+    sequence: np.ndarray,
+    args: tuple[np.ndarray, np.ndarray],
+    outs: tuple[np.ndarray, np.ndarray],
+    slot_level: np.ndarray,
+) -> np.ndarray:
+    """Walk the instances in `sequence`; the level of each is one more than that of its highest argument."""
+    (arg_ptr, arg_idx), (out_ptr, out_idx) = ([part.tolist() for part in rows] for rows in (args, outs))
+    known = slot_level.tolist()
+    level = np.zeros(len(sequence), np.int64)
+    for i in sequence.tolist():
+        level[i] = own = 1 + max([known[s] for s in arg_idx[arg_ptr[i] : arg_ptr[i + 1]]])
+        for s in out_idx[out_ptr[i] : out_ptr[i + 1]]:
+            if known[s] < own:
+                known[s] = own
+    return level
 
 
 def _lowest_out(families: Sequence[Family]) -> int:

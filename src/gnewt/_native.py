@@ -1,0 +1,184 @@
+"""The native library: sequential planning loops in C++ (cpp/), called through ctypes. Optional.
+
+Every function here has a Python twin that gives the same integers, and that runs where the library is
+absent: `LIBRARY` is None where none was built, or where the environment says `GNEWT_NATIVE=0`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.ctypeslib import ndpointer
+
+_ABI = 1
+"""Version of the C interface that this module speaks (cpp/c_api.cpp)."""
+_NAMES = ("libgnewt_native.so", "libgnewt_native.dylib", "libgnewt_native.dll")
+
+# ndpointer refuses any other dtype, and arrays that are not contiguous, before the call.
+_int, _int64, _pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
+_i32 = ndpointer(np.int32, ndim=1, flags="C_CONTIGUOUS")
+_i64 = ndpointer(np.int64, ndim=1, flags="C_CONTIGUOUS")
+_out32 = ndpointer(np.int32, ndim=1, flags="C_CONTIGUOUS,WRITEABLE")
+_out64 = ndpointer(np.int64, ndim=1, flags="C_CONTIGUOUS,WRITEABLE")
+_count = ctypes.POINTER(ctypes.c_int64)
+
+_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "gnewt_greedy_order": (
+        _int,
+        [_int, _int64, _i64, _i32, _i64, _int64, _i64, _i32, _int64, _out32, _count],
+    ),
+    "gnewt_tree_make": (
+        _int,
+        [_int64, _i64, _i32, _int64, _i32, _int64, _i32, ctypes.POINTER(_pointer), _count, _count],
+    ),
+    "gnewt_tree_copy": (None, [_pointer, _out32, _out64, _out32, _out64, _out32]),
+    "gnewt_tree_free": (None, [_pointer]),
+    "gnewt_place_entries": (
+        _int,
+        [_int64, _i64, _i64, _i64, _int64, _i64, _int64, _i32, _i32]
+        + [_out64, _out64, _out32, _out32, _count],
+    ),
+    "gnewt_instance_levels": (
+        _int,
+        [_int64, _i64, _int64, _i64, _i32, _i64, _i32, _int64, _out64, _out64],
+    ),
+}
+
+
+def _load() -> ctypes.CDLL | None:
+    """Find the library beside the package, in the source tree first, then where it was installed."""
+    if os.environ.get("GNEWT_NATIVE", "1") == "0":
+        return None
+    for folder in sys.modules["gnewt"].__path__:
+        for path in (Path(folder) / name for name in _NAMES):
+            if not path.exists():
+                continue
+            try:
+                library = ctypes.CDLL(str(path))
+                library.gnewt_abi_version.restype, library.gnewt_abi_version.argtypes = _int, []
+                if library.gnewt_abi_version() != _ABI:
+                    continue  # built from other sources: as good as absent
+                for name, (result, arguments) in _SIGNATURES.items():
+                    function = getattr(library, name)
+                    function.restype, function.argtypes = result, arguments
+            except (OSError, AttributeError):  # built for another machine, or another library
+                continue
+            return library
+    return None
+
+
+LIBRARY: ctypes.CDLL | None = _load()
+
+
+def greedy_order(
+    use_fill: bool,
+    ptr: np.ndarray,
+    idx: np.ndarray,
+    sizes: np.ndarray,
+    reads: tuple[np.ndarray, np.ndarray] | None,
+    wide: int,
+) -> tuple[np.ndarray, int]:
+    """Return the order of `plan.orderings.min_degree` or `min_fill` and its tail."""
+    assert LIBRARY is not None
+    num = len(ptr) - 1
+    order, tail = np.empty(num, np.int32), ctypes.c_int64()
+    no_reads = np.zeros(1, np.int64), np.zeros(0, np.int32)
+    reads_ptr, reads_idx = no_reads if reads is None else reads
+    _check_ends(ptr, idx)
+    _check_ends(reads_ptr, reads_idx)
+    _check_length(sizes, num)
+    status = LIBRARY.gnewt_greedy_order(
+        int(use_fill), num, ptr, idx, sizes, len(reads_ptr) - 1, reads_ptr, reads_idx, wide, order, tail
+    )
+    _check_status(status)
+    return order, tail.value
+
+
+def decompose(
+    ptr: np.ndarray, idx: np.ndarray, order: np.ndarray, tail: int, vertex_of_item: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return (parent, frontal_ptr, frontal_idx, separator_ptr, separator_idx) of `plan.tree.decompose`."""
+    assert LIBRARY is not None
+    _check_ends(ptr, idx)
+    _check_length(vertex_of_item, len(ptr) - 1)
+    tree, bags, separator = ctypes.c_void_p(), ctypes.c_int64(), ctypes.c_int64()
+    status = LIBRARY.gnewt_tree_make(
+        len(ptr) - 1, ptr, idx, len(order), order, tail, vertex_of_item, tree, bags, separator
+    )
+    _check_status(status)
+    try:
+        parent = np.empty(bags.value, np.int32)
+        frontal_ptr, separator_ptr = np.empty(bags.value + 1, np.int64), np.empty(bags.value + 1, np.int64)
+        frontal_idx = np.empty(int(np.count_nonzero(vertex_of_item >= 0)), np.int32)
+        separator_idx = np.empty(separator.value, np.int32)
+        LIBRARY.gnewt_tree_copy(tree, parent, frontal_ptr, frontal_idx, separator_ptr, separator_idx)
+    finally:
+        LIBRARY.gnewt_tree_free(tree)
+    return parent, frontal_ptr, frontal_idx, separator_ptr, separator_idx
+
+
+def place_entries(
+    elim_ptr: np.ndarray,
+    sep_ptr: np.ndarray,
+    sep_position: np.ndarray,
+    position: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return (entry_ptr, entry_row, entry_col, target) of `plan.layout`."""
+    assert LIBRARY is not None
+    _check_ends(sep_ptr, sep_position)
+    _check_length(sep_ptr, len(elim_ptr))
+    _check_length(b, len(a))
+    num_fronts, num_nonzeros, num_entries = len(elim_ptr) - 1, len(a), ctypes.c_int64()
+    entry_ptr, target = np.empty(num_fronts + 1, np.int64), np.empty(num_nonzeros, np.int64)
+    row, col = np.empty(num_nonzeros, np.int32), np.empty(num_nonzeros, np.int32)
+    fronts = (num_fronts, elim_ptr, sep_ptr, sep_position)
+    nonzeros = (len(position), position, num_nonzeros, a, b)
+    status = LIBRARY.gnewt_place_entries(*fronts, *nonzeros, target, entry_ptr, row, col, num_entries)
+    _check_status(status)
+    return entry_ptr, row[: num_entries.value].copy(), col[: num_entries.value].copy(), target
+
+
+def instance_levels(
+    sequence: np.ndarray,
+    args: tuple[np.ndarray, np.ndarray],
+    outs: tuple[np.ndarray, np.ndarray],
+    slot_level: np.ndarray,
+) -> np.ndarray:
+    """Return the level of every instance, walking them in `sequence`; `slot_level` is updated in place."""
+    assert LIBRARY is not None
+    _check_ends(*args)
+    _check_ends(*outs)
+    _check_length(outs[0], len(args[0]))
+    level = np.zeros(len(args[0]) - 1, np.int64)
+    status = LIBRARY.gnewt_instance_levels(
+        len(sequence), sequence, len(level), *args, *outs, len(slot_level), slot_level, level
+    )
+    _check_status(status)
+    return level
+
+
+def _check_ends(ptr: np.ndarray, idx: np.ndarray) -> None:
+    """The library reads idx[0 .. ptr[-1]]; it checks the rest itself."""
+    if len(ptr) == 0 or ptr[-1] != len(idx):
+        raise ValueError(f"row pointers end at {ptr[-1:]} but there are {len(idx)} indices")
+
+
+def _check_length(array: np.ndarray, length: int) -> None:
+    if len(array) != length:
+        raise ValueError(f"an array of length {len(array)} where {length} is needed")
+
+
+def _check_status(status: int) -> None:
+    if status == 1:
+        raise MemoryError("the native planner ran out of memory")
+    if status == 2:
+        raise ValueError("the native planner was given integers that contradict each other")
+    if status:
+        raise RuntimeError(f"the native planner failed (status {status})")

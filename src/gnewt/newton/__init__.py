@@ -1,0 +1,20 @@
+"""The Newton step and the loop around it."""
+
+from gnewt.newton.factor import Factor, Inertia
+from gnewt.newton.minimize import minimize
+from gnewt.newton.result import Record, Result
+from gnewt.newton.step import StepInfo, factorize, newton_step
+from gnewt.newton.system import System, system_of
+
+__all__ = [
+    "Factor",
+    "Inertia",
+    "Record",
+    "Result",
+    "StepInfo",
+    "System",
+    "factorize",
+    "minimize",
+    "newton_step",
+    "system_of",
+]

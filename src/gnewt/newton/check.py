@@ -1,0 +1,60 @@
+"""Self-check of a new structure: its value, gradient and one H·v against JAX's derivatives of f itself.
+
+Once per structure, at the first point it is used at. Cheap: the compiled product serves for residuals later.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+
+from gnewt._errors import InternalError, explain_error
+from gnewt.graph import Structure
+from gnewt.kkt import LocalModels, lifted_product
+from gnewt.newton.objective import Point
+from gnewt.newton.system import System
+
+
+def self_check(system: System, point: Point, models: LocalModels) -> None:
+    """Raise InternalError, naming a family, if the structure does not have the derivatives of f."""
+    structure = system.structure
+    rng = np.random.default_rng(0)
+    v = rng.choice([-1.0, 1.0], structure.num_inputs) * rng.uniform(0.5, 1.0, structure.num_inputs)
+    value, gradient, curved = system.derivatives(point, jnp.asarray(v, structure.dtype))
+    tolerance = 1e-6 if jnp.finfo(structure.dtype).bits >= 64 else 2e-2
+    _compare(structure, "value", np.atleast_1d(models.value), np.atleast_1d(value), tolerance, 0.0)
+    largest = float(np.max(np.abs(models.sources), initial=0.0))
+    floor = float(jnp.finfo(structure.dtype).eps) ** 0.5
+    mine = np.asarray(models.duals[: structure.num_inputs])
+    _compare(structure, "gradient", mine, np.asarray(gradient), tolerance, 0.0)
+    if system.curvature == "exact":
+        ours = lifted_product(structure, np.asarray(models.sources), v)
+        _compare(structure, "Hessian-vector product", ours, np.asarray(curved), tolerance, floor * largest)
+
+
+def _compare(
+    structure: Structure, what: str, ours: np.ndarray, theirs: np.ndarray, tolerance: float, floor: float
+) -> None:
+    if not np.all(np.isfinite(theirs)):
+        return
+    scale = max(float(np.max(np.abs(theirs), initial=0.0)), float(np.max(np.abs(ours), initial=0.0)), floor)
+    error = np.abs(ours - theirs)
+    worst = int(np.argmax(error))
+    if scale == 0.0 or error[worst] <= tolerance * scale:
+        return
+    where = _suspect(structure, worst if len(ours) == structure.num_inputs else 0)
+    raise InternalError(
+        explain_error(
+            f"the structure read from the objective has a wrong {what}: relative error "
+            f"{error[worst] / scale:.1e} at {structure.slot_name(worst)}",
+            where,
+            "this is a bug in gnewt: please report it with the function; meanwhile mark the part opaque "
+            "(wrap it in a jax.custom_vjp), or build a gnewt.Graph by hand",
+        )
+    )
+
+
+def _suspect(structure: Structure, slot: int) -> str:
+    """Name the families that read an input: the wrong one is among them or behind them."""
+    readers = [f for f in structure.families if np.any(f.args == slot)]
+    return "; ".join(f"family {f.name} ({f.where})" for f in readers[:3]) or "no family reads it"

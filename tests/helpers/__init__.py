@@ -1,0 +1,1 @@
+"""Generators and oracles that several tests share."""
