@@ -171,11 +171,12 @@ def _try_block(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.nda
             1e-300
         )
         noise = NOISE * eps * np.maximum(added, np.append(added[1:], 0.0))
-        if np.any((size <= noise)[first]):
+        # Written so that a NaN, which a zero pivot leaves behind, is refused as well.
+        if not np.all((size > noise)[first]):
             return None
-        if np.any((np.abs(block.diag) <= NOISE * eps * added)[block.single]):
+        if not np.all((np.abs(block.diag) > NOISE * eps * added)[block.single]):
             return None
-    elif np.any(np.abs(block.diag) <= NOISE * eps * added):
+    elif not np.all(np.abs(block.diag) > NOISE * eps * added):
         return None
     gain = block.solve(a[:p, p:])
     if p < len(a):
