@@ -217,7 +217,7 @@ class Constants:
         one, minus = self.scalar(1, dtype), self.scalar(-1, dtype)
         return np.where(coefs == PLUS, one, np.where(coefs == MINUS, minus, coefs)).astype(np.int32)
 
-    def dtype_of(self, element: int) -> Any:
+    def dtype_of(self, element: Any) -> Any:
         return self.entries[self._owners[bisect.bisect_right(self._starts, -1 - int(element)) - 1]].dtype
 
     def by_dtype(self, ids: np.ndarray) -> list[tuple[Any, np.ndarray]]:

@@ -143,10 +143,7 @@ class Fuser:
             owner, cols, coefs, rank = (np.concatenate(part) for part in zip(*done, strict=True))
             order = np.lexsort((rank, owner))
             owner, cols, coefs = self._merge(owner[order], cols[order], coefs[order], block)
-            fixed = (cols < 0) & (coefs < 0)
-            if fixed.any():
-                cols[fixed] = self.constants.times(coefs[fixed], cols[fixed])
-                coefs[fixed] = PLUS
+            owner, cols, coefs = self._fold_constants(owner, cols, coefs, block)
             counts = np.zeros(block.n, np.int64)
             counts[rows] = np.bincount(owner, minlength=len(rows))
             self.rows[b] = (np.concatenate([[0], np.cumsum(counts)]), cols, coefs)
@@ -172,6 +169,20 @@ class Fuser:
         total = self.constants.sums(group.ravel(), coefs, len(unique), block.dtype)
         order = np.argsort(first)
         return owner[first[order]], cols[first[order]], total[order]
+
+    def _fold_constants(self, owner: np.ndarray, cols: np.ndarray, coefs: np.ndarray, block: Block) -> tuple:
+        """Add up the constant terms of each row; the one that remains comes last."""
+        fixed = cols < 0
+        if not fixed.any():
+            return owner, cols, coefs
+        values = self.constants.times(coefs[fixed], cols[fixed])
+        rows, group = np.unique(owner[fixed], return_inverse=True)
+        total = self.constants.sums(group.ravel(), values, len(rows), block.dtype)
+        owner = np.concatenate([owner[~fixed], rows])
+        cols = np.concatenate([cols[~fixed], self.constants.as_ids(total, block.dtype)])
+        coefs = np.concatenate([coefs[~fixed], np.full(len(rows), PLUS, np.int32)])
+        order = np.argsort(owner, kind="stable")
+        return owner[order], cols[order], coefs[order]
 
     # Decisions
 
