@@ -172,6 +172,7 @@ def custom_root():
     def f(x):
         def g(y):
             return y**3 + y - jnp.sum(x**2)
+
         r = jax.lax.custom_root(
             g,
             0.5,

@@ -124,10 +124,10 @@ class Assembler:
         for block in self.pool.blocks:
             if block.kind != CALL:
                 continue
-            m = block.spec.m
+            m = block.call.m
             slots = used[block.start : block.stop].reshape(-1, m)
             live = self.fuser.live[block.start : block.stop].reshape(-1, m)
-            needed = (slots & live).any(0)
+            needed = np.any(slots & live, 0)
             mine = (ids >= block.start) & (ids < block.stop)
             mine &= ~needed[(ids - block.start) % m] if m else False
             table = np.full((block.n // m, m), self.constants.scalar(0, self.dtype), np.int32)
@@ -171,7 +171,7 @@ class Assembler:
             args = np.concatenate([a for a, _ in parts] + [empty], 1)
             consts = np.concatenate([c for _, c in parts] + [empty], 1)
             for amap, kept, places in sharing(args):
-                key = (block.spec.key, tuple(pattern.tolist()), amap, tuple(outputs), outs is None)
+                key = (block.call.key, tuple(pattern.tolist()), amap, tuple(outputs), outs is None)
                 at = chosen[places]
                 self.calls.append(
                     CallDraft(
@@ -190,8 +190,8 @@ class Assembler:
                 )
 
     def _used_columns(self, block: Block, outputs: list[int]) -> list[bool]:
-        uses = block.spec.uses
-        return [True] * len(block.operands) if uses is None else uses[outputs].any(0).tolist()
+        uses = block.call.uses
+        return [True] * len(block.operands) if uses is None else np.any(uses[outputs], 0).tolist()
 
     def _without_mixed(self, column: np.ndarray) -> np.ndarray:
         """Hold constants in slots where the same column is variable elsewhere.

@@ -38,11 +38,11 @@ def write_call(
 ) -> tuple[Family, tuple, tuple]:
     """Write the family of equal calls: its function, patterns and data."""
     first = drafts[0]
-    spec, templates, amap, outputs = first.block.spec, first.templates, first.amap, first.outputs
+    spec, templates, amap, outputs = first.block.call, first.templates, first.amap, first.outputs
     args = slot_of[np.concatenate([d.args for d in drafts])]
     consts = np.concatenate([d.consts for d in drafts])
     columns = [consts[:, j] for j in range(consts.shape[1])]
-    weights = None if first.weights is None else np.concatenate([d.weights for d in drafts])
+    weights = None if first.weights is None else _joined([d.weights for d in drafts])
     if weights is not None:
         columns += [weights[:, j] for j in range(weights.shape[1])]
     pack = Packer(constants, columns)
@@ -63,15 +63,22 @@ def write_call(
     family = Family(
         fn=psi,
         args=np.ascontiguousarray(args, np.int32),
-        outs=None if is_loss else slot_of[np.concatenate([d.outs for d in drafts])],
+        outs=None if is_loss else slot_of[_joined([d.outs for d in drafts])],
         data_axes=(*pack.axes, *axes),
-        jac_pattern=jac.any(0)[None, :] if is_loss else jac,
+        jac_pattern=np.any(jac, 0)[None, :] if is_loss else jac,
         hess_pattern=hess,
         name=spec.name,
         where=where_of(first.block.instr),
         note=spec.note,
     )
     return family, (*pack.data, *arrays), (0,) * num_packed + drop
+
+
+def _joined(parts: list[np.ndarray | None]) -> np.ndarray:
+    """Concatenate what all drafts of a family have, or none."""
+    found = [p for p in parts if p is not None]
+    assert len(found) == len(parts)
+    return np.concatenate(found)
 
 
 def _call_data(
@@ -103,7 +110,7 @@ def _call_data(
 
 def _call_patterns(draft: CallDraft, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Patterns in the arguments, from those in the columns and those of the column's templates."""
-    spec, count = draft.block.spec, len(draft.templates)
+    spec, count = draft.block.call, len(draft.templates)
     jac = np.ones((spec.m, count), bool) if spec.jac is None else spec.jac
     jac = jac[draft.outputs]
     reach = np.zeros((count, k), bool)

@@ -16,6 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 _MAX_DEPTH = 12
 _MAX_ITEMS = 4000
@@ -59,7 +60,7 @@ def same_captures(old: list[tuple[str, Any]] | None, new: list[tuple[str, Any]] 
 
 
 def _walk(value: Any, out: list[tuple[str, Any]], seen: set[int], depth: int) -> None:
-    if depth > _MAX_DEPTH or len(out) > _MAX_ITEMS or isinstance(value, jax.core.Tracer):
+    if depth > _MAX_DEPTH or len(out) > _MAX_ITEMS or isinstance(value, Tracer):
         raise _Blind
     if isinstance(value, _ATOMS):
         # NaN differs from itself; its text does not.

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from gnewt.graph import Family
 from gnewt.trace.assemble import Assembler
@@ -37,9 +38,7 @@ def lift_program(
         lifter = Lifter(rules)
         lifter.forced, lifter.prepared = forced, prepared
         consts = [
-            lifter.constants.add_input(
-                None if isinstance(v, jax.core.Tracer) else v, np.shape(v), jax.typeof(v).dtype
-            )
+            lifter.constants.add_input(None if isinstance(v, Tracer) else v, np.shape(v), jax.typeof(v).dtype)
             for v in inputs
         ]
         lifter.hoisted = consts[: len(hoisted)]

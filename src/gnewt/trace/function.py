@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from gnewt._errors import TraceError, explain_error, user_line
 from gnewt._typing import PyTree
@@ -42,6 +43,7 @@ class _Entry:
     drops: list[tuple[int, ...]]
     replay: Callable[[Sequence[Any], Any], Any]
     """f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure."""
+    num_equations: int
     last: tuple[tuple[Any, ...], Data] | None = None
     """Captured values and data of the last concrete call."""
 
@@ -59,7 +61,7 @@ class _Entry:
             )
             for columns, drop in zip(self.columns, self.drops, strict=True)
         )
-        if not any(isinstance(v, jax.core.Tracer) for v in inputs):
+        if not any(isinstance(v, Tracer) for v in inputs):
             self.last = (tuple(inputs), data)
         return data
 
@@ -73,6 +75,8 @@ class Found:
     replay: Callable[[Sequence[Any], Any], Any]
     """(captured values, flat inputs) ↦ f; one object per structure, so that compiled code is reused."""
     captured: list[Any]
+    num_equations: int
+    """Equations that a replay runs one after the other: what it costs to compile."""
 
 
 def _replay(
@@ -100,6 +104,11 @@ def _all_same(old: Sequence[Any], new: Sequence[Any]) -> bool:
 
 _structures: weakref.WeakKeyDictionary[Any, dict[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 """Structures by function; an entry dies with its function."""
+
+
+def _x64() -> bool:
+    """Whether JAX computes in 64 bits now."""
+    return jax.config.jax_enable_x64  # type: ignore[attr-defined]
 
 
 class TracedFunction:
@@ -153,20 +162,20 @@ class TracedFunction:
             jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals
         ]
         weak = tuple(getattr(a, "weak_type", False) for a in avals)
-        shapes = (tree, tuple((a.shape, a.dtype) for a in avals), weak, jax.config.jax_enable_x64)
+        shapes = (tree, tuple((a.shape, a.dtype) for a in avals), weak, _x64())
         program, hoisted = self._program(shapes, jax.tree_util.tree_unflatten(tree, structs))
         inputs = [*hoisted, *[leaf for leaf, d in zip(leaves, diff, strict=True) if not d]]
-        dynamic = tuple(isinstance(v, jax.core.Tracer) for v in inputs)
-        key = (tree, program.key, dynamic, tuple(diff), jax.config.jax_enable_x64)
+        dynamic = tuple(isinstance(v, Tracer) for v in inputs)
+        key = (tree, program.key, dynamic, tuple(diff), _x64())
         for entry in self._entries.get(key, []):
             data = entry.data(inputs)
             if data is not None:
-                return Found(entry.structure, data, entry.replay, inputs)
+                return Found(entry.structure, data, entry.replay, inputs, entry.num_equations)
         entry = self._trace(program, args, chosen, diff, avals, hoisted, inputs)
         self._entries.setdefault(key, []).append(entry)
         data = entry.data(inputs)
         assert data is not None
-        return Found(entry.structure, data, entry.replay, inputs)
+        return Found(entry.structure, data, entry.replay, inputs, entry.num_equations)
 
     def _program(self, shapes: Any, structs: Any) -> tuple[Program, list[Any]]:
         """Trace f, unless nothing that it can see has changed since the last time."""
@@ -182,7 +191,7 @@ class TracedFunction:
         self._programs.pop(shapes, None)
         # Taken anew: tracing may itself have changed what f sees (a counter).
         captures = fingerprint(self.f)
-        if captures is not None and not any(isinstance(v, jax.core.Tracer) for v in hoisted):
+        if captures is not None and not any(isinstance(v, Tracer) for v in hoisted):
             self._programs[shapes] = (captures, program, hoisted)
         return program, hoisted
 
@@ -299,7 +308,7 @@ class TracedFunction:
         for family in families:
             check_family(family, num_inputs, num_slots)
         replay = _replay(program, structure, diff, order, len(hoisted))
-        return _Entry(structure, lifter.constants, columns, drops, replay)
+        return _Entry(structure, lifter.constants, columns, drops, replay, len(program.instrs))
 
     def _refuse_constant(self) -> None:
         name = getattr(self.f, "__name__", "the function")

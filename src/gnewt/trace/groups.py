@@ -30,7 +30,7 @@ class Groups:
         for block in pool.blocks:
             if block.kind == CALL:
                 codes = [self.table.leaf(np.dtype(d)).index for d in block.dtypes]
-                self._leaf_code[block.start : block.stop] = np.tile(codes, block.n // max(block.spec.m, 1))
+                self._leaf_code[block.start : block.stop] = np.tile(codes, block.n // max(block.call.m, 1))
             else:
                 self._leaf_code[block.start : block.stop] = self.table.leaf(np.dtype(block.dtype)).index
         self._template_of_group = np.zeros(1024, np.int32)

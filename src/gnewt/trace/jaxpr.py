@@ -16,6 +16,7 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from gnewt._errors import _LIBRARY_ROOTS
 
@@ -301,7 +302,7 @@ def _param_key(value: Any) -> Any:
     if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
         hoisted: list[Any] = []
         program = flatten_jaxpr(value, hoisted)
-        return (program.key, tuple(value_key(h) for h in hoisted if not isinstance(h, jax.core.Tracer)))
+        return (program.key, tuple(value_key(h) for h in hoisted if not isinstance(h, Tracer)))
     if isinstance(value, tuple | list):
         return (type(value).__name__, tuple(_param_key(v) for v in value))
     if isinstance(value, np.ndarray):

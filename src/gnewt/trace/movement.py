@@ -57,7 +57,7 @@ def _transpose(instr: Instr, fill: Fill, array: np.ndarray) -> np.ndarray:
 
 @move("rev")
 def _rev(instr: Instr, fill: Fill, array: np.ndarray) -> np.ndarray:
-    return np.flip(array, [d + 1 for d in instr.params["dimensions"]])
+    return np.flip(array, tuple(d + 1 for d in instr.params["dimensions"]))
 
 
 @move("slice")
