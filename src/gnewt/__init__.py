@@ -1,6 +1,6 @@
 """gnewt: exact Newton steps at the cost of the computational graph."""
 
-from gnewt import plan, qp, trace
+from gnewt import newton, plan, qp, trace
 from gnewt._errors import (
     AccuracyWarning,
     GnewtError,
@@ -32,6 +32,7 @@ __all__ = [
     "__version__",
     "factorize",
     "minimize",
+    "newton",
     "newton_step",
     "plan",
     "qp",

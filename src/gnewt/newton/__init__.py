@@ -1,5 +1,6 @@
 """The Newton step and the loop around it."""
 
+from gnewt.newton.check import self_check
 from gnewt.newton.factor import Factor, Inertia
 from gnewt.newton.minimize import minimize
 from gnewt.newton.objective import Objective, Point
@@ -20,5 +21,6 @@ __all__ = [
     "factorize",
     "minimize",
     "newton_step",
+    "self_check",
     "system_of",
 ]

@@ -37,7 +37,7 @@ class Objective:
 
     def __init__(
         self,
-        target: Callable | Graph | Structure,
+        target: Any,
         argnums: int | Sequence[int] = 0,
         has_aux: bool = False,
     ) -> None:
