@@ -4,13 +4,14 @@ import pathlib
 import sys
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gnewt
 from gnewt.trace.rules import RULES
-from helpers.oracle import backward_error
+from helpers.oracle import backward_error, inertia_of
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "trace"))
 from trace_programs import PROGRAMS, control, points, reduction
@@ -28,6 +29,10 @@ def test_step_of_every_program_is_exact_or_says_why_not(name):
         for a, b in zip(jax.tree_util.tree_leaves(step), jax.tree_util.tree_leaves(variables), strict=True)
     )
     if info.status == "singular":
+        flat, unravel = jax.flatten_util.ravel_pytree(variables)
+        assert argnums == 0
+        dense = jax.jit(jax.hessian(lambda x: f(unravel(x), *args[1:])))(flat)
+        assert info.inertia == inertia_of(dense)
         assert info.inertia.zero > 0
         return
     assert info.status == "ok", info.message

@@ -48,6 +48,11 @@ class Structure:
         return jnp.result_type(*[a.dtype for a in self.in_avals])
 
     @cached_property
+    def eps(self) -> float:
+        """Relative rounding to expect: that of the coarsest input, wherever precisions are mixed."""
+        return max(float(jnp.finfo(a.dtype).eps) for a in self.in_avals)
+
+    @cached_property
     def schedule(self) -> Schedule:
         return make_schedule(self.families, self.num_slots)
 

@@ -74,7 +74,7 @@ class System:
 
     def factorize(self, models: LocalModels, shift: float = 0.0) -> ReferenceFactor:
         """Eliminate K for H + shift·I."""
-        return factorize(self.plan, np.asarray(models.sources), shift)
+        return factorize(self.plan, np.asarray(models.sources), shift, self.structure.eps)
 
 
 def system_of(point: Point, order: Any = "auto", curvature: str = "exact") -> System:
