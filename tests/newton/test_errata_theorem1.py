@@ -586,9 +586,9 @@ def test_e21_pairs_first_leaves_the_hessian_on_the_inputs(point):
 
     eps = float(np.finfo(float).eps)
     pairs_first = np.concatenate([np.arange(n, size + m), np.arange(n)])
-    done = eliminate(
-        k[np.ix_(pairs_first, pairs_first)], np.abs(k[np.ix_(pairs_first, pairs_first)]), 2 * m, eps
-    )
+    matrix = k[np.ix_(pairs_first, pairs_first)]
+    partner = np.concatenate([m + np.arange(m), np.full(m, -1)])  # states first, then their duals
+    done = eliminate(matrix, np.abs(matrix), 2 * m, eps, partner)
     assert done.delayed == 0
     assert relative_error(done.schur, point.hessian) < 1e-12
     inverse = np.column_stack([factor.numbers.solve(e) for e in np.eye(n)])

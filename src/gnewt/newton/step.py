@@ -142,7 +142,7 @@ def _factor(
 def describe(factor: Factor) -> StepInfo:
     """Judge the Newton step of a factor."""
     # Rounding of a backward-stable solve, with room for the condition of the local derivatives.
-    tolerance = factor.system.structure.eps ** 0.5
+    tolerance = factor.system.structure.eps**0.5
     residual = factor.residual
     if factor.is_singular:
         status, message = "singular", singular_message(factor)
