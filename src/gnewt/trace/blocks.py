@@ -18,7 +18,7 @@ from gnewt.trace.carries import Loop
 from gnewt.trace.constants import Const
 from gnewt.trace.jaxpr import Instr, Lit, Program, primitives_of, program_key, run_program
 from gnewt.trace.lift import Lifter, Value
-from gnewt.trace.pool import CallSpec
+from gnewt.trace.pool import CallSpec, split_arguments
 from gnewt.trace.rules import MOVES, shape_of
 
 DENSE_ARGS = 16
@@ -163,14 +163,7 @@ def dense_body(
     computed = pattern.computed
 
     def fn(take: Any, columns: Sequence[Any]) -> list[Any]:
-        args, at, column = [], 0, iter(columns)
-        for shape, is_var in zip(shapes, variable, strict=True):
-            if is_var:
-                size = int(np.prod(shape, dtype=np.int64))
-                args.append(take(at, at + size).reshape(shape))
-                at += size
-            else:
-                args.append(next(column))
+        args = split_arguments(take, columns, shapes, variable)
         outs = run_program(body, args)
         return [jnp.ravel(outs[o])[np.array(places)] for o, places in computed.items()]
 

@@ -27,7 +27,7 @@ from gnewt.trace.jaxpr import (
     where_of,
 )
 from gnewt.trace.lift import Lifter, Value
-from gnewt.trace.pool import CallSpec
+from gnewt.trace.pool import CallSpec, split_arguments
 from gnewt.trace.regions import NeedRegion
 from gnewt.trace.rules import Opaque, is_float, rule, shape_of
 from gnewt.trace.template import Op
@@ -65,14 +65,7 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
     detached = lift.detached
 
     def fn(take: Take, columns: Sequence[Any]) -> list[Any]:
-        args, at, column = [], 0, iter(columns)
-        for shape, is_var in zip(shapes, variable, strict=True):
-            if is_var:
-                size = int(np.prod(shape, dtype=np.int64))
-                args.append(take(at, at + size).reshape(shape))
-                at += size
-            else:
-                args.append(next(column))
+        args = split_arguments(take, columns, shapes, variable)
         if detached:
             args = [jax.lax.stop_gradient(a) for a in args]
         outs = bind_instr(instr, args)

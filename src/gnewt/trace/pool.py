@@ -16,6 +16,7 @@ iterations are written at once.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,21 @@ class Pool:
     @staticmethod
     def follow(target: np.ndarray, ids: np.ndarray) -> np.ndarray:
         return np.where(ids >= 0, target[np.maximum(ids, 0)], ids)
+
+
+def split_arguments(
+    take: Callable[[int, int], Any],
+    columns: Sequence[Any],
+    shapes: Sequence[tuple[int, ...]],
+    variable: Sequence[bool],
+) -> list[Any]:
+    """Put the arguments of a call together: variables from scalars begin:end, constants from data columns."""
+    args, at, column = [], 0, iter(columns)
+    for shape, is_variable in zip(shapes, variable, strict=True):
+        if is_variable:
+            size = int(np.prod(shape, dtype=np.int64))
+            args.append(take(at, at + size).reshape(shape))
+            at += size
+        else:
+            args.append(next(column))
+    return args
