@@ -51,10 +51,14 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 def _load() -> ctypes.CDLL | None:
-    """Find the library beside the package: an editable install has two folders, and either may hold it."""
+    """Find the library beside the package: an editable install has two folders, and either may hold it.
+
+    Folders on the search path are looked at as well: an import hook may hide the second one.
+    """
     if os.environ.get("GNEWT_NATIVE", "1") == "0":
         return None
-    for folder in sys.modules["gnewt"].__path__:
+    installed = (os.path.join(entry, "gnewt") for entry in sys.path)
+    for folder in (*sys.modules["gnewt"].__path__, *installed):
         for path in (Path(folder) / name for name in _NAMES):
             if not path.exists():
                 continue
