@@ -1,0 +1,73 @@
+// A = U D⁻¹ Uᵀ without interchanges, by panels of rows, with a test on every pivot. Where the test fails the caller turns to
+// the careful elimination: so nothing here needs to move.
+#pragma once
+#include "gemm.hpp"
+#include "pivots.hpp"
+
+namespace gnewt::engine {
+namespace GNEWT_ISA {
+
+constexpr int64_t kPanel = 16;
+
+// Eliminate the first q rows of the row-major upper matrix r[n, ld], whose columns n.. are right-hand sides.
+//
+// bound[j] holds the sum of magnitudes that went into the diagonal entry j, and is updated for j < tracked.
+// On return `out` [q, n] holds D on its diagonal and L = D⁻¹U above it; `y` the right-hand sides as rows of L; r[q.., q..] the
+// Schur complement. `panel` is scratch of kPanel rows. Returns false where a pivot fails its test.
+template <class T>
+inline bool eliminate_rows(T* r, int64_t ld, int64_t q, int64_t n, int64_t columns, T* bound, int64_t tracked, T* panel, T* out,
+                           T* y, Tally& tally) {
+    constexpr int64_t w = kWidth<T>;
+    const int64_t end = padded<T>(n + columns);
+    T product = 1;  // a logarithm per pivot would cost more than a small front
+    for (int64_t first = 0; first < q; first += kPanel) {
+        const int64_t last = min(first + kPanel, q);
+        for (int64_t k = first; k < last; ++k) {
+            T* u = r + k * ld;
+            T* l = panel + (k - first) * ld;
+            const T d = u[k];
+            if (!(abs(d) > T(kNoise) * Precision<T>::eps * bound[k])) return false;
+            const T inverse = 1 / d;
+            Vec<T> largest{};
+            for (int64_t j = floor_to_vector<T>(k); j < end; j += w) {
+                const Vec<T> v = load(u + j) * inverse, m = vabs<T>(v);
+                largest = m > largest ? m : largest;
+                store(l + j, v);
+            }
+            T top = 0;
+            for (int64_t j = 0; j < w; ++j) top = max(top, largest[j]);
+            if (!(top <= T(1 / kThreshold))) {
+                // A large row of L is harmless where the diagonal it is subtracted from is as large (H ≻ 0: always).
+                for (int64_t j = k + 1; j < n; ++j)
+                    if (!(abs(l[j]) <= T(1 / kThreshold)) &&
+                        !(abs(l[j] * u[j]) * T(kThreshold) <= max(abs(r[j * ld + j]), bound[j])))
+                        return false;
+            }
+            for (int64_t j = k + 1; j < tracked; ++j) bound[j] += abs(l[j] * u[j]);
+            for (int64_t i = k + 1; i < last; ++i) {
+                T* row = r + i * ld;
+                const T c = l[i];
+                for (int64_t j = floor_to_vector<T>(i); j < end; j += w) store(row + j, load(row + j) - c * load(u + j));
+            }
+            (d > 0 ? tally.positive : tally.negative) += 1;
+            tally.smallest = min(tally.smallest, double(abs(d)));
+            const T next = product * d;
+            if (abs(next) > T(1e-30) && abs(next) < T(1e30)) {
+                product = next;
+            } else {
+                tally.logdet += std::log(double(abs(product))) + std::log(double(abs(d)));
+                product = 1;
+            }
+            out[k] = d;
+            for (int64_t j = k + 1; j < n; ++j) out[j] = l[j];
+            out += n;
+            for (int64_t c = 0; c < columns; ++c) *y++ = l[n + c];
+        }
+        multiply<T, kSubtract>(last - first, last, n, true, end, panel, ld, r + first * ld, ld, r, ld);
+    }
+    tally.logdet += product == 1 ? 0.0 : std::log(double(abs(product)));
+    return true;
+}
+
+}  // namespace GNEWT_ISA
+}  // namespace gnewt::engine

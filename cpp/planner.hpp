@@ -1,0 +1,81 @@
+// The sequential parts of planning. Each function gives exactly what the Python function of the same name
+// gives (src/gnewt/plan, src/gnewt/graph/schedule.py), which is its specification.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <vector>
+
+namespace gnewt {
+
+using Index = std::int32_t;  // a vertex, an item, a bag
+using Count = std::int64_t;  // a position in a long array, a sum of sizes
+
+// A view of an array that the caller owns.
+template <class T>
+struct Span {
+    T* data;
+    Count size;
+
+    T& operator[](Count i) const { return data[i]; }
+    T* begin() const { return data; }
+    T* end() const { return data + size; }
+};
+
+// Rows of indices in CSR form: row i is idx[ptr[i] .. ptr[i + 1]).
+struct Rows {
+    Span<const Count> ptr;
+    Span<const Index> idx;
+
+    Count size() const { return ptr.size - 1; }
+    Span<const Index> operator[](Count i) const { return {idx.data + ptr[i], ptr[i + 1] - ptr[i]}; }
+};
+
+// Arguments that contradict each other; the C interface turns this into a status.
+struct InvalidInput : std::invalid_argument {
+    using std::invalid_argument::invalid_argument;
+};
+
+// Throw InvalidInput unless the rows lie one after the other in idx, and every index is in [0, bound).
+void check_rows(const Rows& rows, Count bound);
+
+// Elimination orders (orderings.cpp)
+
+enum class Rule { min_degree, min_fill };
+
+// Play the elimination game; write the order and return where the tail begins.
+// `reads` has no rows for a free order; otherwise a vertex waits until all its readers are gone.
+Count greedy_order(Rule rule, const Rows& adjacency, Span<const Count> sizes, const Rows& reads, Count wide,
+                   Span<Index> order);
+
+// Tree decompositions (tree.cpp)
+
+struct Tree {
+    std::vector<Index> parent;  // bags in postorder, -1 for a root
+    std::vector<Count> frontal_ptr, separator_ptr;
+    std::vector<Index> frontal_idx, separator_idx;
+};
+
+Tree decompose(const Rows& adjacency, Span<const Index> order, Count tail, Span<const Index> vertex_of_item);
+
+// Assembly maps (layout.cpp)
+
+// Fronts over positions, the numbering of the unknowns by elimination.
+struct Fronts {
+    Span<const Count> elim_ptr;      // front i eliminates the positions [elim_ptr[i], elim_ptr[i + 1])
+    Span<const Count> sep_ptr;       // its separator is ...
+    Span<const Count> sep_position;  // ... sep_position[sep_ptr[i] .. sep_ptr[i + 1]), ascending
+};
+
+// Merge the nonzeros (a[i], b[i]) of K that fall on one entry; returns the number of entries.
+// The front that eliminates the earlier unknown assembles an entry; entries are numbered by their positions.
+Count place_entries(const Fronts& fronts, Span<const Count> position, Span<const Index> a, Span<const Index> b,
+                    Span<Count> target, Span<Count> entry_ptr, Span<Index> entry_row, Span<Index> entry_col);
+
+// Schedules (levels.cpp)
+
+// Walk the instances in the given sequence; the level of each is one more than that of its highest argument.
+void instance_levels(Span<const Count> sequence, const Rows& args, const Rows& outs, Span<Count> slot_level,
+                     Span<Count> level);
+
+}  // namespace gnewt
