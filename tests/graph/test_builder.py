@@ -169,3 +169,12 @@ def test_mixed_precision_inputs_keep_their_dtypes():
     step = gnewt.newton_step(g)([np.ones(2, np.float32), 1.0])
     assert (step[0].dtype, step[1].dtype) == (np.float32, np.float64)
     assert np.allclose(step[0], -1.0)
+
+
+def test_a_graph_built_while_jax_traces_can_be_used_afterwards():
+    g = build(4, np.ones(2))
+    g.node(lambda c: c + 1, g.constant(1.0))
+    us = [0.1, 0.2, 0.3, 0.4]
+    assert float(jax.jit(g)(us)) == pytest.approx(float(plain(us, np.ones(2))), rel=1e-14)
+    _, info = gnewt.newton_step(g, full_output=True)(us)
+    assert info.status == "ok"

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Array, Callable
@@ -103,15 +104,16 @@ class Graph:
 
     def constant(self, value: Any, *, name: str = "constant") -> Handle:
         """Wrap a value that no derivative is taken of; integers are allowed."""
-        value = jnp.asarray(value)
-        return Handle(self, "constant", value.shape, value.dtype, name, value)
+        # NumPy, not jnp: a graph may be built while JAX traces, and its constants must not become tracers.
+        value = value if isinstance(value, jax.Array) else np.asarray(value)
+        return Handle(self, "constant", value.shape, jax.dtypes.canonicalize_dtype(value.dtype), name, value)
 
     def node(self, fn: Callable, *args: Any, name: str | None = None) -> Handle:
         """Add x_v ← Φ_v(x_pa(v)), with Φ_v = fn, any JAX function that returns one array."""
         handles = self._handles(fn, args)
         group = self._group(fn, handles, is_loss=False)
         if all(h.kind == "constant" for h in handles):
-            return self.constant(fn(*[h.value for h in handles]), name=name or group.name)
+            return self.constant(_apply(fn, handles), name=name or group.name)
         return self._add_node(group, [handles], name)
 
     def sum(self, fn: Callable, items: Iterable[Any], *, name: str | None = None) -> Handle:
@@ -137,7 +139,7 @@ class Graph:
             )
         varying = [i for i, handles in enumerate(calls) if any(h.kind != "constant" for h in handles)]
         if not varying:
-            values = [fn(*[h.value for h in handles]) for handles in calls]
+            values = [_apply(fn, handles) for handles in calls]
             return self.constant(functools.reduce(jnp.add, values), name=name or "sum")
         handle = self._new_node(groups[0], name)
         for handles, group in zip(calls, groups, strict=True):
@@ -289,7 +291,8 @@ def _make_family(group: _Group, start: dict[Handle, int]) -> tuple[Family, tuple
             values = [handles[j].value for handles, _, _ in group.calls]
             shared = all(v is values[0] for v in values)
             axes.append(None if shared else 0)
-            columns.append(values[0] if shared else jnp.asarray(np.stack([np.asarray(v) for v in values])))
+            traced = any(isinstance(v, Tracer) for v in values)
+            columns.append(values[0] if shared else (jnp if traced else np).stack(values))
     family = Family(
         fn=_flat_function(group.fn, group.signature, group.is_loss),
         args=args,
@@ -352,6 +355,12 @@ def _output_aval(fn: Callable, signature: tuple[Any, ...], is_loss: bool, where:
     if 0 in out.shape:
         raise GraphError(explain_error(f"{name} returned an empty array of shape {out.shape}", where))
     return out
+
+
+def _apply(fn: Callable, handles: tuple[Handle, ...]) -> Any:
+    """Evaluate fn on constants now, even while JAX traces something else."""
+    with jax.ensure_compile_time_eval():
+        return fn(*[jnp.asarray(h.value) for h in handles])
 
 
 def _name_of(fn: Callable) -> str:

@@ -1,5 +1,9 @@
 """Pivots inside one front: a block at once if that is stable, else one or two at a time, else delayed.
 
+A pair (x_v, λ_v) that no one else's dual has touched is eliminated by substitution (E17): [[L, -I], [-I, 0]] has
+an inverse without division, so it needs no test however large L is. All other pivots must not make entries grow,
+measured in units in which the magnitudes on the diagonal are one, so that the answer does not depend on the user's.
+
 Every entry a_ij carries s_ij, the sum of the magnitudes that were added into it: an entry below c·eps·s_ij is
 rounding noise and never a pivot. This is what makes a zero pivot visible at any scaling of the problem.
 """
@@ -88,10 +92,38 @@ class Elimination:
     """Sums of magnitudes belonging to `schur`."""
 
 
-def eliminate(a: np.ndarray, s: np.ndarray, p: int, eps: float) -> Elimination:
-    """Eliminate as many of the first p unknowns of the symmetric front `a` as is stable."""
-    whole = _try_block(a, s, p, eps)
-    return whole if whole is not None else _one_by_one(a, s, p, eps)
+def eliminate(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.ndarray) -> Elimination:
+    """Eliminate as many of the first p unknowns of the symmetric front `a` as is stable.
+
+    Args:
+        a: the assembled front.
+        s: for each entry, the sum of the magnitudes added into it.
+        p: how many unknowns are fully assembled; the others belong to the separator.
+        eps: relative rounding of the entries.
+        partner: int[p]: local coordinate of the dual of each state if it is among the first p, else -1.
+    """
+    whole = _try_block(a, s, p, eps, partner)
+    return whole if whole is not None else _one_by_one(a, s, p, eps, partner)
+
+
+def _substitutable(s: np.ndarray, partner: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Find the pairs (states, duals) whose dual has no diagonal entry: nothing was added into it."""
+    states = np.flatnonzero(partner >= 0)
+    duals = partner[states]
+    bare = s[duals, duals] == 0
+    return states[bare], duals[bare]
+
+
+def _units(s: np.ndarray) -> np.ndarray:
+    """Scale of every unknown: the root of its diagonal magnitude, or of its largest coupling if it has none.
+
+    In these units a positive semidefinite front has no entry above one, whatever the units of the user.
+    """
+    diagonal = np.diagonal(s)
+    if np.all(diagonal > 0):
+        return np.sqrt(diagonal)
+    largest = np.max(s, axis=1, initial=0.0)
+    return np.sqrt(np.where(diagonal > 0, diagonal, np.where(largest > 0, largest, 1.0)))
 
 
 def _finish(
@@ -103,66 +135,100 @@ def _finish(
     gain: np.ndarray | None = None,
 ) -> Elimination:
     """Form the Schur complement on everything that was not eliminated."""
-    taken = np.zeros(len(a), bool)
-    taken[pivots] = True
-    kept = np.flatnonzero(~taken)
-    b = a[np.ix_(pivots, kept)]
-    gain = block.solve(b) if gain is None else gain
-    schur = a[np.ix_(kept, kept)] - b.T @ gain
-    bound = s[np.ix_(kept, kept)] + np.abs(b).T @ np.abs(gain)
-    schur = (schur + schur.T) / 2
-    return Elimination(pivots, block, gain, kept, int(np.sum(kept < p)), schur, (bound + bound.T) / 2)
+    if len(pivots) == p and gain is not None:
+        kept = np.arange(p, len(a))
+        b, rest, held = a[:p, p:], a[p:, p:], s[p:, p:]
+    else:
+        taken = np.zeros(len(a), bool)
+        taken[pivots] = True
+        kept = np.flatnonzero(~taken)
+        b = a[np.ix_(pivots, kept)]
+        gain = block.solve(b)
+        rest, held = a[np.ix_(kept, kept)], s[np.ix_(kept, kept)]
+    schur = rest - b.T @ gain
+    bound = held + np.abs(b).T @ np.abs(gain)
+    return Elimination(
+        pivots, block, gain, kept, p - len(pivots), (schur + schur.T) / 2, (bound + bound.T) / 2
+    )
 
 
-def _try_block(a: np.ndarray, s: np.ndarray, p: int, eps: float) -> Elimination | None:
+def _try_block(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.ndarray) -> Elimination | None:
     """Take all p unknowns as one block pivot K, as in the corrected Algorithm 2, if K is a safe one."""
     pivots = np.arange(p)
     if p == 0:
         empty = BlockPivot(np.zeros((0, 0)), pivots, np.zeros(0), np.zeros(0))
-        return _finish(a, s, p, pivots, empty)
-    lower, d, perm = scipy.linalg.ldl(a[:p, :p], lower=True, check_finite=False)
-    off = np.append(np.diagonal(d, -1), 0.0)
-    block = BlockPivot(np.asfortranarray(lower[perm]), perm, np.diagonal(d).copy(), off)
+        return _finish(a, s, p, pivots, empty, np.zeros((0, len(a))))
+    block = _single(a) if p == 1 else _dense_block(a[:p, :p])
     # Magnitudes that went into the pivots: the assembled ones and those of the elimination itself.
-    magnitude = np.abs(block.lower)
-    added = np.diagonal(s)[:p][perm] + np.sum((magnitude @ np.abs(d)) * magnitude, 1)
-    noise = NOISE * eps * np.maximum(added, np.append(added[1:], 0.0) * (off != 0))
-    det = block.diag * np.append(block.diag[1:], 0.0) - off**2
-    size = np.where(off != 0, np.abs(det) / np.maximum(np.abs(block.diag), np.abs(off)).clip(1e-300), 0.0)
-    if np.any((np.abs(block.diag) <= noise)[block.single]) or np.any((size <= noise)[off != 0]):
+    magnitude, off = np.abs(block.lower), block.off
+    inside = np.abs(block.diag) * magnitude**2
+    added = np.diagonal(s)[:p][block.perm] + inside.sum(1)
+    if off.any():
+        first = np.flatnonzero(off)
+        added += 2 * (np.abs(off[first]) * magnitude[:, first] * magnitude[:, first + 1]).sum(1)
+        following = np.append(block.diag[1:], 0.0)
+        size = np.abs(block.diag * following - off**2) / np.maximum(np.abs(block.diag), np.abs(off)).clip(
+            1e-300
+        )
+        noise = NOISE * eps * np.maximum(added, np.append(added[1:], 0.0))
+        if np.any((size <= noise)[first]):
+            return None
+        if np.any((np.abs(block.diag) <= NOISE * eps * added)[block.single]):
+            return None
+    elif np.any(np.abs(block.diag) <= NOISE * eps * added):
         return None
-    if p == len(a):
-        return _finish(a, s, p, pivots, block)
     gain = block.solve(a[:p, p:])
-    if not np.all(np.isfinite(gain)) or np.max(np.abs(gain), initial=0.0) > 1 / THRESHOLD:
-        return None
+    if p < len(a):
+        if not np.all(np.isfinite(gain)):
+            return None
+        units = _units(s)
+        growth = np.abs(gain) * units[:p, None] / units[None, p:]
+        if growth.max() > 1 / THRESHOLD:
+            states, duals = _substitutable(s, partner)
+            growth[states] = growth[duals] = 0.0
+            if growth.max() > 1 / THRESHOLD:
+                return None
     return _finish(a, s, p, pivots, block, gain)
 
 
-def _one_by_one(a: np.ndarray, s: np.ndarray, p: int, eps: float) -> Elimination:
-    """Choose 1×1 and 2×2 pivots that pass the threshold test; what finds none is delayed to the parent."""
-    work, bound = a.copy(), s.copy()
+def _single(a: np.ndarray) -> BlockPivot:
+    return BlockPivot(np.ones((1, 1)), np.zeros(1, np.int64), a[0, :1].copy(), np.zeros(1))
+
+
+def _dense_block(a: np.ndarray) -> BlockPivot:
+    """Factorise by Bunch and Kaufman's method."""
+    lower, d, perm = scipy.linalg.ldl(a, lower=True, check_finite=False)
+    off = np.append(np.diagonal(d, -1), 0.0)
+    return BlockPivot(np.asfortranarray(lower[perm]), perm, np.diagonal(d).copy(), off)
+
+
+def _one_by_one(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.ndarray) -> Elimination:
+    """Substitute pairs, then choose 1×1 and 2×2 pivots that pass the threshold test; the rest is delayed."""
+    units = _units(s)
+    work, bound = a / np.outer(units, units), s / np.outer(units, units)
     free = list(range(p))
     taken: list[int] = []
     diag: list[float] = []
     off: list[float] = []
     rest = np.ones(len(a), bool)
     columns: list[np.ndarray] = []
+    substitutable = [tuple(pair) for pair in np.stack(_substitutable(s, partner), 1).tolist()]
     while free:
-        choice = _choose(work, bound, np.array(free), rest, eps)
+        choice = substitutable.pop() if substitutable else _choose(work, bound, np.array(free), rest, eps)
         if choice is None:
             break
         pivot = work[np.ix_(choice, choice)]
         rest[list(choice)] = False
         left = np.linalg.solve(pivot, work[list(choice)]).T * rest[:, None]
         for n, c in enumerate(choice):
-            column = left[:, n].copy()
+            column = left[:, n] * units / units[c]
             column[c] = 1.0
             columns.append(column)
             taken.append(c)
             free.remove(c)
-            diag.append(pivot[n, n])
-            off.append(pivot[0, 1] if len(choice) == 2 and n == 0 else 0.0)
+            diag.append(pivot[n, n] * units[c] ** 2)
+            pair = len(choice) == 2 and n == 0
+            off.append(pivot[0, 1] * units[choice[0]] * units[choice[1]] if pair else 0.0)
         work = work - left @ pivot @ left.T
         bound = bound + np.abs(left) @ np.abs(pivot) @ np.abs(left).T
     pivots = np.array(taken, np.int64)

@@ -169,7 +169,7 @@ def factorize(
             s[np.ix_(place, place)] += bound
             at += count
         inbox[i] = []
-        done = eliminate(a, s, p, eps)
+        done = eliminate(a, s, p, eps, _partners(plan, unknowns[:p]))
         fronts.append(Front(unknowns[done.pivots], unknowns[done.kept], done.block, done.gain))
         eigenvalues.append(done.block.eigenvalues())
         parent = int(plan.parent[i])
@@ -185,6 +185,20 @@ def factorize(
         num_delayed,
         np.concatenate(eigenvalues),
     )
+
+
+def _partners(plan: Plan, unknowns: np.ndarray) -> np.ndarray:
+    """For each unknown that is a state, the position of its dual in the same list, or -1."""
+    partner = np.full(len(unknowns), -1)
+    states = np.flatnonzero((unknowns >= plan.num_inputs) & (unknowns < plan.num_slots))
+    duals = np.flatnonzero(unknowns >= plan.num_slots)
+    if len(states) and len(duals):
+        wanted = unknowns[states].astype(np.int64) - plan.num_inputs + plan.num_slots
+        order = duals[np.argsort(unknowns[duals])]
+        at = np.searchsorted(unknowns[order], wanted).clip(max=len(order) - 1)
+        found = unknowns[order[at]] == wanted
+        partner[states[found]] = order[at[found]]
+    return partner
 
 
 def _assemble(

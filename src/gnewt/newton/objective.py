@@ -21,7 +21,7 @@ class Point:
     x: Array
     captured: Any
     """Values that `original` needs besides x."""
-    original: Callable[[Any, Array], Array]
+    original: Callable[[Any, Any], Any]
     """The objective itself, (captured, x) ↦ f: independent of the lifted structure for a traced function."""
 
 
@@ -75,5 +75,5 @@ class Objective:
         return self.traced.f(*args)[1]
 
 
-def _evaluation(structure: Structure) -> Callable[[Any, Array], Array]:
+def _evaluation(structure: Structure) -> Callable[[Any, Any], Any]:
     return lambda captured, x: evaluate(structure, captured[0], captured[1], x)[0]
