@@ -123,7 +123,7 @@ private:
         int64_t late = 0;
         for (int32_t c = 0; c < front.num_children; ++c) late += children[c].delayed;
         const int64_t candidates = late + 2 * shape.p + shape.q, n = candidates + shape.b;
-        if (!work_.reserve(2 * n * n + 2 * n) || !ids_.reserve(ids_top_ + 2 * n)) return kOutOfMemory;
+        if (!work_.reserve(2 * n * n + 3 * n) || !ids_.reserve(ids_top_ + 3 * n)) return kOutOfMemory;
         T *a = work_.data(), *s = a + n * n;
         std::memset(a, 0, size_t(2 * n * n) * sizeof(T));
         int32_t* ids = ids_.data() + ids_top_;
@@ -145,14 +145,19 @@ private:
             ids = ids_.data() + ids_top_;
         }
         num_messages_ -= front.num_children;
-        return pivot(number, shape, n, candidates, a, s, ids);
+        return pivot(number, shape, late, n, candidates, a, s, ids);
     }
 
-    Status pivot(int32_t number, const Shape& shape, int64_t n, int64_t candidates, T* a, T* s, int32_t* ids) {
+    Status pivot(int32_t number, const Shape& shape, int64_t late, int64_t n, int64_t candidates, T* a, T* s,
+                 int32_t* ids) {
         // The pivots are written where they are kept, behind L; their number is known only afterwards.
         if (!pivots_.reserve(2 * candidates)) return kOutOfMemory;
         T *diag = pivots_.data(), *off = diag + candidates;
-        DenseFront<T> dense(a, s, n, candidates, ids, diag, off, s + n * n);
+        std::memset(s + n * n, 0, size_t(3 * n) * sizeof(T));
+        DenseFront<T> dense(a, s, n, candidates, ids, diag, off, s + n * n, ids + n);
+        for (int64_t i = 0; i < shape.p; ++i) dense.substitute(late + i, late + shape.p + i, tally_);
+        for (int32_t i = 0; i < shape.num_pairs; ++i)
+            dense.substitute(late + shape.pairs[2 * i + 1], late + shape.pairs[2 * i], tally_);
         const int64_t q = dense.eliminate(tally_);
         if (q < 0) return kNonFinite;
         const int64_t rest = n - q;

@@ -275,10 +275,11 @@ def _sections(
     pairs, inputs = (empty, empty), (empty, empty)
     if not plan.causal:
         entry_front = np.repeat(np.arange(num), np.diff(plan.entry_ptr))
-        pairs = _listed(
-            rank[entry_front[plan.pair_entry]],
-            np.stack([plan.entry_row[plan.pair_entry], plan.entry_col[plan.pair_entry]], axis=1),
-        )
+        # As (λ, x): an entry itself does not say which of its coordinates is the dual.
+        ends = np.stack([plan.entry_row[plan.pair_entry], plan.entry_col[plan.pair_entry]], axis=1)
+        home = entry_front[plan.pair_entry]
+        first_is_dual = tables.dual[tables.ptr[home] + ends[:, 0]]
+        pairs = _listed(rank[home], np.where(first_is_dual[:, None], ends, ends[:, ::-1]))
         inputs = _listed(rank[entry_front[plan.input_entry]], plan.entry_row[plan.input_entry][:, None])
     flags = np.zeros(num, np.int64)
     if plan.causal:
