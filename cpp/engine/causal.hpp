@@ -110,7 +110,7 @@ public:
         for (int32_t f = 0; f < plan_.num_fronts(); ++f) {
             const Front at = plan_.front(f);
             const int64_t size = int64_t(at.shape.q) * (at.shape.q + at.shape.b);
-            if ((room -= size) < 0 || !eliminate(f, at, factor)) return false;
+            if ((room -= size) < 0 || !eliminate_any(f, at, factor)) return false;
             factor += size;
         }
         if (!finite(tally_.logdet)) return false;
@@ -136,10 +136,27 @@ private:
         int32_t front;
     };
 
+    // Small stages of a chain have their sizes compiled in: there, loops cost more than arithmetic.
+    bool eliminate_any(int32_t number, const Front& front, T* factor) {
+        const Shape& s = front.shape;
+        if (s.p == s.b && columns_ == 1) {
+            if (s.p == 4 && s.q == 1) return eliminate<4, 1, 4, 1>(number, front, factor);
+            if (s.p == 4 && s.q == 2) return eliminate<4, 2, 4, 1>(number, front, factor);
+            if (s.p == 6 && s.q == 3) return eliminate<6, 3, 6, 1>(number, front, factor);
+            if (s.p == 12 && s.q == 4) return eliminate<12, 4, 12, 1>(number, front, factor);
+            if (s.p == 12 && s.q == 6) return eliminate<12, 6, 12, 1>(number, front, factor);
+        }
+        return eliminate<0, 0, 0, 0>(number, front, factor);
+    }
+
+    // Zero stands for a size that is known at run time only.
+    template <int P, int Q, int B, int COLUMNS>
     bool eliminate(int32_t number, const Front& front, T* factor) {
+        constexpr bool fixed = P > 0;
         const Shape& shape = front.shape;
-        const int64_t p = shape.p, q = shape.q, b = shape.b, n = q + b;
-        const int64_t ld = padded<T>(n + columns_), ldp = padded<T>(p + columns_);
+        const int64_t p = fixed ? P : shape.p, q = fixed ? Q : shape.q, b = fixed ? B : shape.b, n = q + b;
+        const int64_t columns = fixed ? COLUMNS : columns_;
+        const int64_t ld = padded<T>(n + columns), ldp = padded<T>(p + columns);
         T* pp = work_.data();
         T* f = pp + p * ldp;
         T* w = f + p * ld;  // [2p, ld]: W, and F again where there are cross terms
@@ -159,7 +176,7 @@ private:
         if (!(shape.flags & kChildIsPairs) && p && front.num_children) extend_all(children, front, pp, ldp, c, ld, nullptr, nullptr);
         if (p) {
             load_pairs(front, pp, ldp, f, c, ld);
-            substitute(shape, pp, ldp, f, w, c, r, ld, bound, tracked);
+            substitute<fixed>(shape.flags, p, n, columns, pp, ldp, f, w, c, r, ld, bound, tracked);
         } else {
             std::memset(r, 0, size_t(n * ld) * sizeof(T));
             std::memset(bound, 0, size_t(n) * sizeof(T));
@@ -172,28 +189,25 @@ private:
         for (int64_t i = 0; i < q; ++i) {
             r[i * ld + i] += call_.shift;
             bound[i] += abs(call_.shift);
-            const T* given = call_.rhs + front.slots[p + i] * columns_;
-            for (int64_t j = 0; j < columns_; ++j) r[i * ld + n + j] += given[j];
+            const T* given = call_.rhs + front.slots[p + i] * columns;
+            for (int64_t j = 0; j < columns; ++j) r[i * ld + n + j] += given[j];
         }
-        T* y = z_.data() + plan_.num_slots() * columns_;
-        if (!eliminate_rows(r, ld, q, n, columns_, bound, tracked, panel, factor, y, tally_)) return false;
-        for (int64_t i = 0; i < q; ++i)
-            for (int64_t j = 0; j < columns_; ++j) z_[front.slots[p + i] * columns_ + j] = y[i * columns_ + j];
+        T* y = z_.data() + plan_.num_slots() * columns;
+        // The Schur complement takes the place of the children's, which are used up.
         waiting_ -= front.num_children;
-        return !b || push(number, b, q, ld, r, bound, tracked_below);
-    }
-
-    bool push(int32_t number, int64_t b, int64_t q, int64_t ld, const T* r, const T* bound, bool with_bound) {
-        const int64_t at = waiting_ ? offsets_[waiting_ - 1].end : 0, ldb = padded<T>(b + columns_);
-        const int64_t end = at + b * ldb + (with_bound ? padded<T>(b) : 0);
+        const int64_t at = waiting_ ? offsets_[waiting_ - 1].end : 0, ldb = padded<T>(b + columns);
+        const int64_t end = at + b * ldb + (tracked_below ? padded<T>(b) : 0);
         if (!stack_.reserve(end)) return false;
         T* schur = stack_.data() + at;
-        for (int64_t i = 0; i < b; ++i)
-            for (int64_t j = i; j < b + columns_; ++j) schur[i * ldb + j] = r[(q + i) * ld + q + j];
-        if (with_bound) std::memcpy(schur + b * ldb, bound + q, size_t(b) * sizeof(T));
+        if (!eliminate_rows<T, fixed>(r, ld, q, n, columns, bound, tracked, panel, factor, y, schur, ldb, tally_)) return false;
+        for (int64_t i = 0; i < q; ++i)
+            for (int64_t j = 0; j < columns; ++j) z_[front.slots[p + i] * columns + j] = y[i * columns + j];
+        if (!b) return true;
+        if (tracked_below) std::memcpy(schur + b * ldb, bound + q, size_t(b) * sizeof(T));
         offsets_[waiting_++] = {at, end, number};
         return true;
     }
+
 
     void load_pairs(const Front& front, T* pp, int64_t ldp, T* f, T* c, int64_t ld) {
         const Shape& shape = front.shape;
@@ -223,26 +237,28 @@ private:
     }
 
     // R = Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along.
-    void substitute(const Shape& shape, T* pp, int64_t ldp, T* f, T* w, T* c, T* r, int64_t ld, T* bound, int64_t tracked) {
-        const int64_t p = shape.p, n = shape.q + shape.b, end = padded<T>(n + columns_);
+    template <bool FIXED>
+    GNEWT_INLINE void substitute(int32_t flags, int64_t p, int64_t n, int64_t columns, T* pp, int64_t ldp, T* f, T* w, T* c, T* r,
+                                 int64_t ld, T* bound, int64_t tracked) {
+        const int64_t end = padded<T>(n + columns);
         for (int64_t i = 1; i < p; ++i)
             for (int64_t j = 0; j < i; ++j) pp[i * ldp + j] = pp[j * ldp + i];
-        multiply<T, kSet>(p, 0, p, false, end, pp, ldp, f, ld, w, ld);
-        const bool cross = shape.flags & kCross;
+        multiply<T, kSet, FIXED>(p, 0, p, false, n, pp, ldp, f, ld, w, ld, w, ld);
+        const bool cross = flags & kCross;
         if (cross)
             for (int64_t i = 0; i < p; ++i) axpy(w + i * ld, T(1), c + i * ld, n);
         for (int64_t i = 0; i < p; ++i)
-            for (int64_t j = 0; j < columns_; ++j) w[i * ld + n + j] = pp[i * ldp + p + j];
-        multiply<T, kSet>(p, 0, n, true, end, f, ld, w, ld, r, ld);
+            for (int64_t j = 0; j < columns; ++j) w[i * ld + n + j] = pp[i * ldp + p + j];
+        multiply<T, kSet, FIXED>(p, 0, n, true, end, f, ld, w, ld, r, ld, r, ld);
         std::memset(bound, 0, size_t(n) * sizeof(T));
         for (int64_t i = 0; i < p; ++i)
             for (int64_t j = 0; j < tracked; ++j) bound[j] += abs(f[i * ld + j] * w[i * ld + j]);
         if (!cross) return;
         for (int64_t i = 0; i < p; ++i) {
-            for (int64_t j = 0; j < columns_; ++j) f[i * ld + n + j] = 0;
+            for (int64_t j = 0; j < columns; ++j) f[i * ld + n + j] = 0;
             for (int64_t j = 0; j < tracked; ++j) bound[j] += abs(f[i * ld + j] * c[i * ld + j]);
         }
-        multiply<T, kAdd>(p, 0, n, true, end, c, ld, f, ld, r, ld);
+        multiply<T, kAdd, FIXED>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
     }
 
     // Add the messages of all children to the parts of the front that are given (PP and C, or R).

@@ -12,11 +12,12 @@ constexpr int64_t kPanel = 16;
 // Eliminate the first q rows of the row-major upper matrix r[n, ld], whose columns n.. are right-hand sides.
 //
 // bound[j] holds the sum of magnitudes that went into the diagonal entry j, and is updated for j < tracked.
-// On return `out` [q, n] holds D on its diagonal and L = D⁻¹U above it; `y` the right-hand sides as rows of L; r[q.., q..] the
-// Schur complement. `panel` is scratch of kPanel rows. Returns false where a pivot fails its test.
-template <class T>
-inline bool eliminate_rows(T* r, int64_t ld, int64_t q, int64_t n, int64_t columns, T* bound, int64_t tracked, T* panel, T* out,
-                           T* y, Tally& tally) {
+// On return `out` [q, n] holds D on its diagonal and L = D⁻¹U above it; `y` the right-hand sides as rows of L; `schur`, of leading
+// dimension `lds`, the Schur complement of [b | right-hand sides]. `panel` is scratch of kPanel rows. Returns false where a pivot
+// fails its test.
+template <class T, bool FIXED>
+GNEWT_INLINE bool eliminate_rows(T* r, int64_t ld, int64_t q, int64_t n, int64_t columns, T* bound, int64_t tracked, T* panel,
+                                 T* out, T* y, T* schur, int64_t lds, Tally& tally) {
     constexpr int64_t w = kWidth<T>;
     const int64_t end = padded<T>(n + columns);
     T product = 1;  // a logarithm per pivot would cost more than a small front
@@ -63,8 +64,14 @@ inline bool eliminate_rows(T* r, int64_t ld, int64_t q, int64_t n, int64_t colum
             out += n;
             for (int64_t c = 0; c < columns; ++c) *y++ = l[n + c];
         }
-        multiply<T, kSubtract>(last - first, last, n, true, end, panel, ld, r + first * ld, ld, r, ld);
+        if (last < q)
+            multiply<T, kSubtract, FIXED>(last - first, last, n, true, end, panel, ld, r + first * ld, ld, r, ld, r, ld);
+        else  // the last panel: what is left goes straight to the stack
+            multiply<T, kSubtract, FIXED>(q - first, 0, n - q, true, n - q + columns, panel + q, ld, r + first * ld + q, ld,
+                                          r + q * ld + q, ld, schur, lds);
     }
+    if (q == 0)
+        for (int64_t i = 0; i < n; ++i) std::memcpy(schur + i * lds + i, r + i * ld + i, size_t(n + columns - i) * sizeof(T));
     tally.logdet += product == 1 ? 0.0 : std::log(double(abs(product)));
     return true;
 }
