@@ -68,6 +68,7 @@ GNEWT_INLINE void last_rows(int64_t rows, int64_t k, const T* a, int64_t lda, co
 template <class T, int UPDATE>
 GNEWT_INLINE void multiply_inline(int64_t k, int64_t first, int64_t last, bool upper, int64_t cols, const T* a, int64_t lda,
                                   const T* b, int64_t ldb, const T* c, int64_t ldc, T* out, int64_t ldo) {
+    cols = padded<T>(cols);
     int64_t i = first;
     for (; i + kTileRows <= last; i += kTileRows) {
         const int64_t j = upper ? floor_to_vector<T>(i) : 0;
