@@ -14,12 +14,12 @@ inline void substitute_pairs(const Front& front, const T* sources, T* x, const T
     std::memset(x, 0, size_t(shape.p * columns) * sizeof(T));
     for (int32_t k = 0; k < shape.num_blocks; ++k) {
         const Block& block = shape.blocks[k];
-        if (block.kind != kF) continue;
+        if (block.kind != kF) break;  // blocks are sorted by kind
         const T* src = sources + front.sources[k];
         if (columns == 1 && !block.transposed) {
-            int64_t step = block.step, len = block.len;
-            for (int32_t i = 0; i < block.rows; ++i, src += step, step += block.dstep, len += block.dlen)
-                x[block.row + i] += dot(src, z + block.col, len);
+            rows_of(block, [&](int32_t i, const auto len, int64_t at) {
+                x[block.row + i] += dot(src + at, z + block.col, len);
+            });
         } else {
             for_each(block, src, [&](int64_t i, int64_t j, T v) { axpy(x + i * columns, v, z + j * columns, columns); });
         }
@@ -113,7 +113,7 @@ public:
             if ((room -= size) < 0 || !eliminate_any(f, at, factor)) return false;
             factor += size;
         }
-        if (!finite(tally_.logdet)) return false;
+        if (!finite(tally_.logdet())) return false;
         back_substitute(plan_, call_.sources, factor, z_.data(), columns_, z_.data() + slots);
         std::memcpy(call_.solution, z_.data(), size_t(given) * sizeof(T));
         int32_t* info = call_.info;
@@ -124,7 +124,7 @@ public:
         info[kKept] = 1;
         info[kMode] = kCausal;
         info[kFirstNull] = -1;
-        call_.real[kLogDet] = T(tally_.logdet);
+        call_.real[kLogDet] = T(tally_.logdet());
         call_.real[kSmallestPivot] = T(tally_.smallest);
         return true;
     }
@@ -174,15 +174,16 @@ private:
             std::memset(pp, 0, size_t(p * ldp) * sizeof(T));
         if (shape.flags & kCross) std::memset(c, 0, size_t(p * ld) * sizeof(T));
         if (!(shape.flags & kChildIsPairs) && p && front.num_children) extend_all(children, front, pp, ldp, c, ld, nullptr, nullptr);
+        int32_t first_rest = 0;
         if (p) {
-            load_pairs(front, pp, ldp, f, c, ld);
+            first_rest = load_pairs(front, pp, ldp, f, c, ld);
             substitute<fixed>(shape.flags, p, n, columns, pp, ldp, f, w, c, r, ld, bound, tracked);
         } else {
             std::memset(r, 0, size_t(n * ld) * sizeof(T));
             std::memset(bound, 0, size_t(n) * sizeof(T));
         }
-        for (int32_t k = 0; k < shape.num_blocks; ++k)
-            if (shape.blocks[k].kind == kR) place<T, true>(shape.blocks[k], call_.sources + front.sources[k], r, ld);
+        for (int32_t k = first_rest; k < shape.num_blocks; ++k)
+            place<T, true>(shape.blocks[k], call_.sources + front.sources[k], r, ld);
         const int32_t* diagonal = front.sources + shape.num_blocks;
         for (int32_t k = 0; k < shape.num_diag; ++k) bound[shape.diag[k]] += abs(call_.sources[diagonal[k]]);
         if (!(shape.flags & kChildIsPairs) && front.num_children) extend_all(children, front, nullptr, 0, nullptr, ld, r, bound);
@@ -209,12 +210,14 @@ private:
     }
 
 
-    void load_pairs(const Front& front, T* pp, int64_t ldp, T* f, T* c, int64_t ld) {
+    // Load F, PP and C; return the first block that goes elsewhere.
+    int32_t load_pairs(const Front& front, T* pp, int64_t ldp, T* f, T* c, int64_t ld) {
         const Shape& shape = front.shape;
         const int64_t p = shape.p;
         const bool dense = shape.flags & kDenseJacobian;
         if (!dense) std::memset(f, 0, size_t(p * ld) * sizeof(T));
-        for (int32_t k = 0; k < shape.num_blocks; ++k) {
+        int32_t k = 0;
+        for (; k < shape.num_blocks && shape.blocks[k].kind != kR; ++k) {
             const Block& block = shape.blocks[k];
             const T* src = call_.sources + front.sources[k];
             if (block.kind == kF && dense)
@@ -226,14 +229,16 @@ private:
             else if (block.kind == kC)
                 place<T, true>(block, src, c, ld);
         }
-        if (!(shape.flags & kNested)) return;
+        const int32_t first_rest = k;
+        if (!(shape.flags & kNested)) return first_rest;
         // F := (I - G)⁻¹F, from the last pair, which reads no other, to the first.
         for (int64_t row = p - 1; row >= 0; --row)
-            for (int32_t k = 0; k < shape.num_blocks; ++k)
+            for (k = 0; k < first_rest; ++k)
                 if (shape.blocks[k].kind == kG)
                     for_each(shape.blocks[k], call_.sources + front.sources[k], [&](int64_t i, int64_t j, T v) {
                         if (i == row) axpy(f + i * ld, v, f + j * ld, int64_t(shape.q + shape.b));
                     });
+        return first_rest;
     }
 
     // R = Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along.

@@ -82,7 +82,7 @@ public:
         info[kDelayed] = int32_t(delayed_);
         info[kMode] = kGeneral;
         info[kFirstNull] = first_null_;
-        call_.real[kLogDet] = nulls_ ? T(-HUGE_VAL) : T(tally_.logdet);
+        call_.real[kLogDet] = nulls_ ? T(-HUGE_VAL) : T(tally_.logdet());
         call_.real[kSmallestPivot] = nulls_ ? T(0) : T(tally_.smallest);
         if (status > kSingular || !solve()) {
             if (status <= kSingular) info[kStatus] = kOutOfMemory;

@@ -20,7 +20,6 @@ GNEWT_INLINE bool eliminate_rows(T* r, int64_t ld, int64_t q, int64_t n, int64_t
                                  T* out, T* y, T* schur, int64_t lds, Tally& tally) {
     constexpr int64_t w = kWidth<T>;
     const int64_t end = padded<T>(n + columns);
-    T product = 1;  // a logarithm per pivot would cost more than a small front
     for (int64_t first = 0; first < q; first += kPanel) {
         const int64_t last = min(first + kPanel, q);
         for (int64_t k = first; k < last; ++k) {
@@ -50,15 +49,7 @@ GNEWT_INLINE bool eliminate_rows(T* r, int64_t ld, int64_t q, int64_t n, int64_t
                 const T c = l[i];
                 for (int64_t j = floor_to_vector<T>(i); j < end; j += w) store(row + j, load(row + j) - c * load(u + j));
             }
-            (d > 0 ? tally.positive : tally.negative) += 1;
-            tally.smallest = min(tally.smallest, double(abs(d)));
-            const T next = product * d;
-            if (abs(next) > T(1e-30) && abs(next) < T(1e30)) {
-                product = next;
-            } else {
-                tally.logdet += std::log(double(abs(product))) + std::log(double(abs(d)));
-                product = 1;
-            }
+            tally.add(double(d));
             out[k] = d;
             for (int64_t j = k + 1; j < n; ++j) out[j] = l[j];
             out += n;
@@ -72,7 +63,6 @@ GNEWT_INLINE bool eliminate_rows(T* r, int64_t ld, int64_t q, int64_t n, int64_t
     }
     if (q == 0)
         for (int64_t i = 0; i < n; ++i) std::memcpy(schur + i * lds + i, r + i * ld + i, size_t(n + columns - i) * sizeof(T));
-    tally.logdet += product == 1 ? 0.0 : std::log(double(abs(product)));
     return true;
 }
 

@@ -11,13 +11,22 @@ namespace GNEWT_ISA {
 // What the pivots say of the matrix.
 struct Tally {
     int64_t positive = 0, negative = 0;
-    double logdet = 0, smallest = HUGE_VAL;
+    double smallest = HUGE_VAL;
 
     void add(double eigenvalue) {
         (eigenvalue > 0 ? positive : negative) += 1;
-        logdet += std::log(abs(eigenvalue));
-        smallest = min(smallest, abs(eigenvalue));
+        const double size = abs(eigenvalue), next = product_ * size;
+        smallest = min(smallest, size);
+        // A logarithm for every pivot would cost more than a small front.
+        if (next > 1e-200 && next < 1e200) {
+            product_ = next;
+        } else {
+            sum_ += std::log(product_) + std::log(size);
+            product_ = 1;
+        }
     }
+
+    double logdet() const { return sum_ + std::log(product_); }
 
     // A pivot [[a, b], [b, c]]; its determinant is b²·(ac/b² - 1), which neither over- nor underflows.
     void add(double a, double b, double c) {
@@ -26,6 +35,9 @@ struct Tally {
         add(big * b);
         add(det / big * b);
     }
+
+private:
+    double sum_ = 0, product_ = 1;
 };
 
 // The lower triangle of a front, row-major; eliminated unknowns are moved to the front, L replaces their columns.
