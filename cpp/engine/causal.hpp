@@ -71,24 +71,39 @@ inline void solve_causal(const PlanView& plan, const T* sources, const T* factor
         const Shape& shape = front.shape;
         const int64_t p = shape.p, q = shape.q, n = q + shape.b;
         const int32_t* slots = front.slots;
-        for (int32_t row = 0; row < p; ++row) {
-            if (!(shape.flags & kNested)) break;
-            for (int32_t k = 0; k < shape.num_blocks; ++k)
-                if (shape.blocks[k].kind == kG)
-                    for_each(shape.blocks[k], sources + front.sources[k], [&](int64_t i, int64_t j, T v) {
-                        if (i == row) axpy(z + slots[j] * columns, v, z + slots[i] * columns, columns);
-                    });
-        }
-        for (int32_t k = 0; k < shape.num_blocks; ++k)
-            if (shape.blocks[k].kind == kF)
-                for_each(shape.blocks[k], sources + front.sources[k], [&](int64_t i, int64_t j, T v) {
-                    axpy(z + slots[p + j] * columns, v, z + slots[i] * columns, columns);
+        T *x = local, *rest = local + p * columns;
+        for (int64_t i = 0; i < p + n; ++i)
+            for (int64_t c = 0; c < columns; ++c) local[i * columns + c] = z[slots[i] * columns + c];
+        if (shape.flags & kNested)
+            for (int32_t row = 0; row < p; ++row)
+                for (int32_t k = 0; k < shape.num_blocks; ++k)
+                    if (shape.blocks[k].kind == kG)
+                        for_each(shape.blocks[k], sources + front.sources[k], [&](int64_t i, int64_t j, T v) {
+                            if (i == row) axpy(x + j * columns, v, x + i * columns, columns);
+                        });
+        for (int32_t k = 0; k < shape.num_blocks; ++k) {
+            const Block& block = shape.blocks[k];
+            if (block.kind != kF) break;  // blocks are sorted by kind
+            const T* src = sources + front.sources[k];
+            if (columns == 1 && !block.transposed)
+                rows_of(block, [&](int32_t i, const auto len, int64_t at) {
+                    axpy(rest + block.col, x[block.row + i], src + at, len);
                 });
+            else
+                for_each(block, src, [&](int64_t i, int64_t j, T v) {
+                    axpy(rest + j * columns, v, x + i * columns, columns);
+                });
+        }
         for (int64_t k = 0; k < q; ++k, factor += n) {
-            T* u = z + slots[p + k] * columns;
-            for (int64_t j = k + 1; j < n; ++j) axpy(z + slots[p + j] * columns, -factor[j], u, columns);
+            T* u = rest + k * columns;
+            if (columns == 1)
+                axpy(u + 1, -u[0], factor + k + 1, n - k - 1);
+            else
+                for (int64_t j = k + 1; j < n; ++j) axpy(rest + j * columns, -factor[j], u, columns);
             for (int64_t c = 0; c < columns; ++c) u[c] /= factor[k];
         }
+        for (int64_t i = 0; i < n; ++i)
+            for (int64_t c = 0; c < columns; ++c) z[slots[p + i] * columns + c] = rest[i * columns + c];
     }
     back_substitute(plan, sources, factor, z, columns, local);
 }
@@ -104,7 +119,7 @@ public:
         const int64_t ldp = padded<T>(p + columns_), front = p * ldp + (4 * p + n + kPanel) * ld + 2 * n + 64;
         if (!work_.reserve(front + (p + n) * columns_) || !offsets_.reserve(plan_.num_fronts() + 1)) return false;
         const int64_t slots = plan_.num_slots() * columns_, given = call_.num_inputs * columns_;
-        if (!z_.reserve(slots + (p + n) * columns_)) return false;
+        if (!z_.reserve(slots + (p + n) * columns_) || !stack_.reserve(1)) return false;
         T* factor = call_.factor;
         int64_t room = call_.factor_len;
         for (int32_t f = 0; f < plan_.num_fronts(); ++f) {

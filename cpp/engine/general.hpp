@@ -108,7 +108,9 @@ private:
     };
 
     Status factor() {
-        if (!messages_.reserve(plan_.num_fronts() + 1)) return kOutOfMemory;
+        // One element at least: nothing is copied from or to a null pointer, however empty a front is.
+        if (!messages_.reserve(plan_.num_fronts() + 1) || !numbers_.reserve(1) || !stack_.reserve(1) || !pivots_.reserve(1))
+            return kOutOfMemory;
         for (int32_t i = 0; i < plan_.num_fronts(); ++i) {
             const Status status = eliminate(i);
             if (status != kOk) return status;

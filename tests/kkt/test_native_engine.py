@@ -77,7 +77,9 @@ def test_random_graphs_along_all_orders(seed):
         x = reference.solve(b)
         assert np.abs(factor.solve(b) - x).max() <= 1e-10 * np.abs(x).max(), order
         assert factor.inertia == reference.inertia
-        assert factor.mode == ("causal" if plan.causal and factor.num_delayed == 0 else "general") or plan.causal
+        assert (
+            factor.mode == ("causal" if plan.causal and factor.num_delayed == 0 else "general") or plan.causal
+        )
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -104,7 +106,9 @@ def test_no_wrong_answer_is_silent(seed, numbers, order, zeros, scale):
         assert factor.inertia == inertia_of(h)
         b = np.random.default_rng(0).normal(size=plan.num_inputs)
         x = factor.solve(b)
-        assert np.linalg.norm(h @ x - b) <= 1e-8 * (np.linalg.norm(h, 2) * np.linalg.norm(x) + np.linalg.norm(b))
+        assert np.linalg.norm(h @ x - b) <= 1e-8 * (
+            np.linalg.norm(h, 2) * np.linalg.norm(x) + np.linalg.norm(b)
+        )
     elif np.linalg.matrix_rank(h, tol=1e-13 * max(w.max(), 1e-300)) < plan.num_inputs and zeros > 0.5:
         assert factor.status == "singular"
         assert factor.logdet == -np.inf

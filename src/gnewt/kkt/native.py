@@ -127,9 +127,7 @@ def factor_solve(
         jax.ShapeDtypeStruct((2,), dtype),
         jax.ShapeDtypeStruct((layout.num_unknowns,), jnp.int8),
     )
-    call = jax.ffi.ffi_call(
-        f"gnewt_factor_solve_{_SUFFIX[dtype.name]}", shapes, vmap_method="expand_dims"
-    )
+    call = jax.ffi.ffi_call(f"gnewt_factor_solve_{_SUFFIX[dtype.name]}", shapes, vmap_method="expand_dims")
     return Solved(*call(plan, sources, jnp.asarray(shift, dtype), jnp.asarray(rhs, dtype)))
 
 
