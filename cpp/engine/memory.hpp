@@ -44,10 +44,8 @@ private:
     int64_t capacity_ = 0;
 };
 
-template <class T>
-inline T abs(T x) {
-    return x < 0 ? -x : x;
-}
+inline double abs(double x) { return __builtin_fabs(x); }
+inline float abs(float x) { return __builtin_fabsf(x); }
 template <class T>
 inline T max(T x, T y) {
     return x < y ? y : x;

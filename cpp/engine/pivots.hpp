@@ -168,10 +168,11 @@ private:
             const T l = x_[i] / d;
             at(i, k) = l;
             if (l == 0) continue;
-            T *row = a_ + i * n_, *bound = s_ + i * n_;
+            T *__restrict row = a_ + i * n_, *__restrict bound = s_ + i * n_;
+            const T* __restrict x = x_;
             for (int64_t j = k + 1; j <= i; ++j) {
-                row[j] -= l * x_[j];
-                bound[j] += abs(l * x_[j]);
+                row[j] -= l * x[j];
+                bound[j] += abs(l * x[j]);
             }
         }
     }
@@ -193,10 +194,11 @@ private:
             at(i, k) = l;
             at(i, k + 1) = m;
             if (l == 0 && m == 0) continue;
-            T *row = a_ + i * n_, *bound = s_ + i * n_;
+            T *__restrict row = a_ + i * n_, *__restrict bound = s_ + i * n_;
+            const T *__restrict u = x_, *__restrict v = y_;
             for (int64_t j = k + 2; j <= i; ++j) {
-                row[j] -= l * x_[j] + m * y_[j];
-                bound[j] += abs(l * x_[j]) + abs(m * y_[j]);
+                row[j] -= l * u[j] + m * v[j];
+                bound[j] += abs(l * u[j]) + abs(m * v[j]);
             }
         }
     }
