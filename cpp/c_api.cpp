@@ -16,7 +16,7 @@ using namespace gnewt;
 namespace {
 
 // Statuses, as src/gnewt/_native.py knows them.
-enum Status : int { kOk = 0, kOutOfMemory = 1, kInvalidInput = 2, kFailed = 3 };
+enum Status : int { kOk = 0, kOutOfMemory = 1, kInvalidInput = 2, kFailed = 3, kOverLimit = 4 };
 
 template <class F>
 int guarded(F body) noexcept {
@@ -27,6 +27,8 @@ int guarded(F body) noexcept {
         return kOutOfMemory;
     } catch (const InvalidInput&) {
         return kInvalidInput;
+    } catch (const OverLimit&) {
+        return kOverLimit;
     } catch (...) {
         return kFailed;
     }
@@ -44,7 +46,7 @@ void copy(const std::vector<T>& from, T* to) {
 }  // namespace
 
 // Counts changes of this interface; the loader refuses a library that speaks another one.
-GNEWT_API int gnewt_abi_version() { return 1; }
+GNEWT_API int gnewt_abi_version() { return 2; }
 
 // `num_readers` is 0 for a free order, otherwise `num`.
 GNEWT_API int gnewt_greedy_order(int use_fill, Count num, const Count* ptr, const Index* idx, const Count* sizes,
@@ -58,11 +60,11 @@ GNEWT_API int gnewt_greedy_order(int use_fill, Count num, const Count* ptr, cons
 
 // The size of a tree is known only when it is there: make it, ask, copy it out, free it.
 GNEWT_API int gnewt_tree_make(Count num_items, const Count* ptr, const Index* idx, Count num, const Index* order,
-                              Count tail, const Index* vertex_of_item, Tree** tree, Count* num_bags,
-                              Count* num_separator) {
+                              Count tail, const Index* vertex_of_item, Count limit, Tree** tree,
+                              Count* num_bags, Count* num_separator) {
     return guarded([&] {
         auto made = std::make_unique<Tree>(
-            decompose(rows(num_items, ptr, idx), {order, num}, tail, {vertex_of_item, num_items}));
+            decompose(rows(num_items, ptr, idx), {order, num}, tail, {vertex_of_item, num_items}, limit));
         *num_bags = static_cast<Count>(made->parent.size());
         *num_separator = static_cast<Count>(made->separator_idx.size());
         *tree = made.release();

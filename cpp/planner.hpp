@@ -36,6 +36,11 @@ struct InvalidInput : std::invalid_argument {
     using std::invalid_argument::invalid_argument;
 };
 
+// More separator elements than the caller allowed.
+struct OverLimit : std::length_error {
+    using std::length_error::length_error;
+};
+
 // Throw InvalidInput unless the rows lie one after the other in idx, and every index is in [0, bound).
 void check_rows(const Rows& rows, Count bound);
 
@@ -56,7 +61,9 @@ struct Tree {
     std::vector<Index> frontal_idx, separator_idx;
 };
 
-Tree decompose(const Rows& adjacency, Span<const Index> order, Count tail, Span<const Index> vertex_of_item);
+// Throws OverLimit once the separators of the single steps hold more than `limit` elements together.
+Tree decompose(const Rows& adjacency, Span<const Index> order, Count tail, Span<const Index> vertex_of_item,
+               Count limit);
 
 // Assembly maps (layout.cpp)
 

@@ -80,7 +80,7 @@ struct Elimination {
     Count size(Count step) const { return ptr[u(step + 1)] - ptr[u(step)]; }
 };
 
-Elimination eliminate(const Rows& adjacency, const Ranks& ranks, Forest& children) {
+Elimination eliminate(const Rows& adjacency, const Ranks& ranks, Forest& children, Count limit) {
     const Count steps = static_cast<Count>(ranks.first_rank.size()) - 1;
     Elimination result;
     result.parent.assign(u(steps), kNone);
@@ -104,6 +104,7 @@ Elimination eliminate(const Rows& adjacency, const Ranks& ranks, Forest& childre
         for (Index c = children.first(step); c != kNone; c = children.sibling(c))
             for (Count i = result.ptr[u(c)]; i < result.ptr[u(c) + 1]; ++i) add(result.idx[u(i)]);
         result.ptr.push_back(static_cast<Count>(result.idx.size()));
+        if (result.ptr.back() > limit) throw OverLimit("separators over the limit");
         if (result.size(step) > 0) {
             result.parent[u(step)] = ranks.step_of_rank[u(lowest)];
             children.push_front(result.parent[u(step)], static_cast<Index>(step));
@@ -160,12 +161,13 @@ std::vector<Index> postorder(const std::vector<Index>& top, const std::vector<In
 
 }  // namespace
 
-Tree decompose(const Rows& adjacency, Span<const Index> order, Count tail, Span<const Index> vertex_of_item) {
+Tree decompose(const Rows& adjacency, Span<const Index> order, Count tail, Span<const Index> vertex_of_item,
+               Count limit) {
     check_rows(adjacency, adjacency.size());
     if (vertex_of_item.size != adjacency.size() || tail < 0) throw InvalidInput("arrays of different lengths");
     const Ranks ranks = rank_items(order, tail, vertex_of_item);
     Forest children(static_cast<Count>(ranks.first_rank.size()) - 1);
-    const Elimination game = eliminate(adjacency, ranks, children);
+    const Elimination game = eliminate(adjacency, ranks, children, limit);
     const std::vector<Index> top = join_steps(ranks, game, children);
     const std::vector<Index> sequence = postorder(top, game.parent);
 

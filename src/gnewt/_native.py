@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.ctypeslib import ndpointer
 
-_ABI = 1
+_ABI = 2
 """Version of the C interface that this module speaks (cpp/c_api.cpp)."""
+_OVER_LIMIT = 4
 _NAMES = ("libgnewt_native.so", "libgnewt_native.dylib", "libgnewt_native.dll")
 
 # ndpointer refuses any other dtype, and arrays that are not contiguous, before the call.
 _int, _int64, _pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
 _i32 = ndpointer(np.int32, ndim=1, flags="C_CONTIGUOUS")
 _i64 = ndpointer(np.int64, ndim=1, flags="C_CONTIGUOUS")
-_out32 = ndpointer(np.int32, ndim=1, flags="C_CONTIGUOUS,WRITEABLE")
-_out64 = ndpointer(np.int64, ndim=1, flags="C_CONTIGUOUS,WRITEABLE")
+_out32 = ndpointer(np.int32, ndim=1, flags=("C_CONTIGUOUS", "WRITEABLE"))
+_out64 = ndpointer(np.int64, ndim=1, flags=("C_CONTIGUOUS", "WRITEABLE"))
 _count = ctypes.POINTER(ctypes.c_int64)
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
@@ -34,14 +35,13 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "gnewt_tree_make": (
         _int,
-        [_int64, _i64, _i32, _int64, _i32, _int64, _i32, ctypes.POINTER(_pointer), _count, _count],
+        [_int64, _i64, _i32, _int64, _i32, _int64, _i32, _int64, ctypes.POINTER(_pointer), _count, _count],
     ),
     "gnewt_tree_copy": (None, [_pointer, _out32, _out64, _out32, _out64, _out32]),
     "gnewt_tree_free": (None, [_pointer]),
     "gnewt_place_entries": (
         _int,
-        [_int64, _i64, _i64, _i64, _int64, _i64, _int64, _i32, _i32]
-        + [_out64, _out64, _out32, _out32, _count],
+        [_int64, _i64, _i64, _i64, _int64, _i64, _int64, _i32, _i32, _out64, _out64, _out32, _out32, _count],
     ),
     "gnewt_instance_levels": (
         _int,
@@ -51,7 +51,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 def _load() -> ctypes.CDLL | None:
-    """Find the library beside the package, in the source tree first, then where it was installed."""
+    """Find the library beside the package: an editable install has two folders, and either may hold it."""
     if os.environ.get("GNEWT_NATIVE", "1") == "0":
         return None
     for folder in sys.modules["gnewt"].__path__:
@@ -100,16 +100,21 @@ def greedy_order(
 
 
 def decompose(
-    ptr: np.ndarray, idx: np.ndarray, order: np.ndarray, tail: int, vertex_of_item: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (parent, frontal_ptr, frontal_idx, separator_ptr, separator_idx) of `plan.tree.decompose`."""
+    ptr: np.ndarray, idx: np.ndarray, order: np.ndarray, tail: int, vertex_of_item: np.ndarray, limit: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return (parent, frontal_ptr, frontal_idx, separator_ptr, separator_idx) of `plan.tree.decompose`.
+
+    None if the separators hold more than `limit` elements.
+    """
     assert LIBRARY is not None
     _check_ends(ptr, idx)
     _check_length(vertex_of_item, len(ptr) - 1)
     tree, bags, separator = ctypes.c_void_p(), ctypes.c_int64(), ctypes.c_int64()
     status = LIBRARY.gnewt_tree_make(
-        len(ptr) - 1, ptr, idx, len(order), order, tail, vertex_of_item, tree, bags, separator
+        len(ptr) - 1, ptr, idx, len(order), order, tail, vertex_of_item, limit, tree, bags, separator
     )
+    if status == _OVER_LIMIT:
+        return None
     _check_status(status)
     try:
         parent = np.empty(bags.value, np.int32)

@@ -148,6 +148,21 @@ def test_a_hessian_that_is_singular_only_as_a_whole():
         assert info.inertia == (2, 0, 2)
 
 
+@pytest.mark.parametrize("rank", [0, 1, 3])
+def test_a_dense_hessian_of_low_rank(rank):
+    """LAPACK leaves NaN behind a zero pivot; what is left of the block must still be called null."""
+    w = np.random.default_rng(rank).normal(size=(max(rank, 1), 12)) * (rank > 0)
+    g = gnewt.Graph()
+    a = g.input((12,), name="a")
+    r = g.node(lambda w, a: w @ a, w, a)
+    g.loss(lambda r: jnp.sum((r - 1.0) ** 2), r)
+    for order in ["hessian", "causal", "min_degree"]:
+        step, info = gnewt.newton_step(g, order=order, full_output=True)([np.arange(12.0)])
+        assert info.status == "singular"
+        assert info.inertia == (rank, 0, 12 - rank)
+        assert np.all(np.isfinite(step[0]))
+
+
 def test_orders_that_are_not_valid():
     g, a, b, c = small()
     with pytest.raises(gnewt.PlanError, match="not a permutation"):

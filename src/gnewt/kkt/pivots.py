@@ -20,6 +20,8 @@ THRESHOLD = 0.01
 """A pivot may make entries grow by at most 1/THRESHOLD (Duff & Reid 1983)."""
 NOISE = 32.0
 """An entry below NOISE·eps·(what was added into it) counts as zero."""
+_SMALLEST = 1e-290
+"""Nothing smaller is a pivot: its inverse would overflow."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,6 +66,12 @@ class BlockPivot:
         """bool[q]: which pivots are 1×1."""
         pair = self.off != 0
         return ~(pair | np.roll(pair, 1)) if len(pair) else np.zeros(0, bool)
+
+    def without(self, dropped: np.ndarray) -> BlockPivot:
+        """Return the factor of the block that is left when decoupled pivots are dropped."""
+        left = np.flatnonzero(~dropped)
+        lower = np.asfortranarray(self.lower[np.ix_(left, left)])
+        return BlockPivot(lower, np.arange(len(left)), self.diag[left], self.off[left])
 
     def eigenvalues(self) -> np.ndarray:
         """Eigenvalues of D: their signs are the inertia of A, their product its determinant."""
@@ -126,25 +134,17 @@ def _units(s: np.ndarray) -> np.ndarray:
     return np.sqrt(np.where(diagonal > 0, diagonal, np.where(largest > 0, largest, 1.0)))
 
 
-def _finish(
-    a: np.ndarray,
-    s: np.ndarray,
-    p: int,
-    pivots: np.ndarray,
-    block: BlockPivot,
-    gain: np.ndarray | None = None,
-) -> Elimination:
+def _finish(a: np.ndarray, s: np.ndarray, p: int, pivots: np.ndarray, block: BlockPivot) -> Elimination:
     """Form the Schur complement on everything that was not eliminated."""
-    if len(pivots) == p and gain is not None:
+    if np.array_equal(pivots, np.arange(p)):
         kept = np.arange(p, len(a))
         b, rest, held = a[:p, p:], a[p:, p:], s[p:, p:]
     else:
         taken = np.zeros(len(a), bool)
         taken[pivots] = True
         kept = np.flatnonzero(~taken)
-        b = a[np.ix_(pivots, kept)]
-        gain = block.solve(b)
-        rest, held = a[np.ix_(kept, kept)], s[np.ix_(kept, kept)]
+        b, rest, held = a[np.ix_(pivots, kept)], a[np.ix_(kept, kept)], s[np.ix_(kept, kept)]
+    gain = block.solve(b)
     schur = rest - b.T @ gain
     bound = held + np.abs(b).T @ np.abs(gain)
     return Elimination(
@@ -153,53 +153,68 @@ def _finish(
 
 
 def _try_block(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.ndarray) -> Elimination | None:
-    """Take all p unknowns as one block pivot K, as in the corrected Algorithm 2, if K is a safe one."""
+    """Take all p unknowns as one block pivot K, as in the corrected Algorithm 2, if K is a safe one.
+
+    Unknowns whose pivots are rounding noise are left out of the block: their columns in it are noise too.
+    """
     pivots = np.arange(p)
     if p == 0:
-        empty = BlockPivot(np.zeros((0, 0)), pivots, np.zeros(0), np.zeros(0))
-        return _finish(a, s, p, pivots, empty, np.zeros((0, len(a))))
-    block = _single(a) if p == 1 else _dense_block(a[:p, :p])
-    # Magnitudes that went into the pivots: the assembled ones and those of the elimination itself.
+        return _finish(a, s, p, pivots, BlockPivot(np.zeros((0, 0)), pivots, np.zeros(0), np.zeros(0)))
+    block = _single(a) if p == 1 else _dense_block(a[:p, :p], s[:p, :p], eps)
+    if block is None:
+        return None
+    noisy = _noisy(block, np.diagonal(s)[:p], eps)
+    if noisy.any():
+        pivots, block = block.perm[~noisy], block.without(noisy)
+    done = _finish(a, s, p, pivots, block)
+    if done.gain.size:
+        if not np.all(np.isfinite(done.gain)):
+            return None
+        units = _units(s)
+        growth = np.abs(done.gain) * units[done.pivots, None] / units[None, done.kept]
+        if growth.max() > 1 / THRESHOLD:
+            states, duals = _substitutable(s, partner)
+            growth[np.isin(done.pivots, np.concatenate([states, duals]))] = 0.0
+            if growth.max() > 1 / THRESHOLD:
+                return None
+    return done
+
+
+def _noisy(block: BlockPivot, assembled: np.ndarray, eps: float) -> np.ndarray:
+    """Mark the pivots that are no larger than the rounding of what went into them (NaN included)."""
     magnitude, off = np.abs(block.lower), block.off
-    inside = np.abs(block.diag) * magnitude**2
-    added = np.diagonal(s)[:p][block.perm] + inside.sum(1)
+    added = assembled[block.perm] + (np.abs(block.diag) * magnitude**2).sum(1)
+    size = np.abs(block.diag)
     if off.any():
         first = np.flatnonzero(off)
         added += 2 * (np.abs(off[first]) * magnitude[:, first] * magnitude[:, first + 1]).sum(1)
-        following = np.append(block.diag[1:], 0.0)
-        size = np.abs(block.diag * following - off**2) / np.maximum(np.abs(block.diag), np.abs(off)).clip(
-            1e-300
-        )
-        noise = NOISE * eps * np.maximum(added, np.append(added[1:], 0.0))
-        if np.any((size <= noise)[first]):
-            return None
-        if np.any((np.abs(block.diag) <= NOISE * eps * added)[block.single]):
-            return None
-    elif np.any(np.abs(block.diag) <= NOISE * eps * added):
-        return None
-    gain = block.solve(a[:p, p:])
-    if p < len(a):
-        if not np.all(np.isfinite(gain)):
-            return None
-        units = _units(s)
-        growth = np.abs(gain) * units[:p, None] / units[None, p:]
-        if growth.max() > 1 / THRESHOLD:
-            states, duals = _substitutable(s, partner)
-            growth[states] = growth[duals] = 0.0
-            if growth.max() > 1 / THRESHOLD:
-                return None
-    return _finish(a, s, p, pivots, block, gain)
+        a, b, c = block.diag[first], off[first], block.diag[first + 1]
+        smaller = np.abs(a * c - b * b) / np.maximum(np.maximum(np.abs(a), np.abs(c)), np.abs(b))
+        size[first] = size[first + 1] = smaller
+        added[first] = added[first + 1] = np.maximum(added[first], added[first + 1])
+    return ~(size > np.maximum(NOISE * eps * added, _SMALLEST))
 
 
 def _single(a: np.ndarray) -> BlockPivot:
     return BlockPivot(np.ones((1, 1)), np.zeros(1, np.int64), a[0, :1].copy(), np.zeros(1))
 
 
-def _dense_block(a: np.ndarray) -> BlockPivot:
-    """Factorise by Bunch and Kaufman's method."""
-    lower, d, perm = scipy.linalg.ldl(a, lower=True, check_finite=False)
-    off = np.append(np.diagonal(d, -1), 0.0)
-    return BlockPivot(np.asfortranarray(lower[perm]), perm, np.diagonal(d).copy(), off)
+def _dense_block(a: np.ndarray, s: np.ndarray, eps: float) -> BlockPivot | None:
+    """Factorise by Bunch and Kaufman's method, and verify.
+
+    LAPACK's blocked code leaves a wrong factor behind a column that is exactly zero. Such a column is made
+    noise, below the rounding of what was added into it, and the factorisation repeated.
+    """
+    for attempt in range(2):
+        matrix = a if attempt == 0 else a + np.diag(eps * np.diagonal(s) + 2 * np.finfo(np.float64).tiny)
+        lower, d, perm = scipy.linalg.ldl(matrix, lower=True, check_finite=False)
+        off = np.append(np.diagonal(d, -1), 0.0)
+        block = BlockPivot(np.asfortranarray(lower[perm]), perm, np.diagonal(d).copy(), off)
+        probe = np.cos(np.arange(len(a)))  # no structure in common with any matrix
+        error = np.abs(lower @ (d @ (lower.T @ probe)) - matrix @ probe)
+        if np.all(error <= 1e-8 * (np.abs(matrix) @ np.abs(probe)).max() + _SMALLEST):
+            return block
+    return None
 
 
 def _one_by_one(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.ndarray) -> Elimination:
@@ -233,8 +248,7 @@ def _one_by_one(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.nd
         bound = bound + np.abs(left) @ np.abs(pivot) @ np.abs(left).T
     pivots = np.array(taken, np.int64)
     lower = np.asfortranarray(np.array(columns).T[pivots]) if taken else np.zeros((0, 0))
-    block = BlockPivot(lower, np.arange(len(taken)), np.array(diag), np.array(off))
-    return _finish(a, s, p, pivots, block)
+    return _finish(a, s, p, pivots, BlockPivot(lower, np.arange(len(taken)), np.array(diag), np.array(off)))
 
 
 def _choose(

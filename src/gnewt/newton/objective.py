@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,10 @@ from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Array, PyTree
 from gnewt.graph import Data, Graph, Handle, Structure, evaluate
 from gnewt.trace import TracedFunction, trace_function
+
+LONG = 600
+"""Equations of f beyond which its derivatives are not compiled: XLA takes minutes for an unrolled loop of a few
+thousand. Residuals then come from the evaluation of the graph, which is checked against f once, uncompiled."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -22,7 +27,9 @@ class Point:
     captured: Any
     """Values that `original` needs besides x."""
     original: Callable[[Any, Any], Any]
-    """The objective itself, (captured, x) ↦ f: independent of the lifted structure for a traced function."""
+    """The objective, (captured, x) ↦ f, to be compiled: the traced function itself unless it is very long."""
+    uncompiled: Callable[[Any], Any] | None = None
+    """x ↦ f for a function too long to compile; None where `original` is the function itself."""
 
 
 class Objective:
@@ -55,7 +62,12 @@ class Objective:
         if self.traced is not None:
             found = self.traced.find(args)
             x = found.structure.ravel(self.traced.inputs_of(args))
-            return Point(found.structure, found.data, x, found.captured, found.replay)
+            if found.num_equations <= LONG:
+                return Point(found.structure, found.data, x, found.captured, found.replay)
+            structure, data = found.structure, found.data
+            original = structure.memo("original", lambda: _evaluation(structure))
+            replay = functools.partial(found.replay, found.captured)
+            return Point(structure, data, x, (structure.maps, data), original, replay)
         structure = self.target.structure() if isinstance(self.target, Graph) else self.target
         assert isinstance(structure, Structure)
         tree: PyTree = args[0] if len(args) == 1 else tuple(args)

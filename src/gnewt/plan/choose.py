@@ -20,22 +20,35 @@ from gnewt.plan.orderings import (
     min_degree,
     min_fill,
     nested_dissection,
+    reverse_time,
 )
 from gnewt.plan.sparsity import KKTGraph, kkt_graph
-from gnewt.plan.tree import TreeDecomposition
+from gnewt.plan.tree import NO_LIMIT, OverLimit, TreeDecomposition
 
 ORDERS: dict[str, Callable[[KKTGraph], Order]] = {
-    "causal": lambda g: min_degree(g.adjacency, g.sizes, g.reads),
+    "causal_min_degree": lambda g: min_degree(g.adjacency, g.sizes, g.reads),
+    "reverse_time": reverse_time,
     "causal_min_fill": lambda g: min_fill(g.adjacency, g.sizes, g.reads),
     "min_degree": lambda g: min_degree(g.adjacency, g.sizes),
     "min_fill": lambda g: min_fill(g.adjacency, g.sizes),
     "nested_dissection": lambda g: nested_dissection(g.adjacency, g.sizes),
     "hessian": hessian_first,
 }
-"""Orders by name. `best_of` compares them by cost; `auto` compares those that are cheap to compute."""
+"""Orders by name."""
 
-_SMALL = 1500
+_CHOICES = {
+    "auto": ("causal_min_degree", "min_degree", "reverse_time"),
+    "causal": ("causal_min_degree", "reverse_time"),
+    "best_of": tuple(ORDERS),
+}
+"""Names that stand for the cheapest of several orders."""
+_SMALL = 300
 """Vertices up to which `auto` also tries min-fill, which costs degree² per vertex."""
+_HOPELESS = 2048
+"""Width beyond which no further order is tried that has no limit of its own on the symbolic work."""
+
+_MOST_ELEMENTS = 10**8
+"""Separator elements (400 MB) beyond which an order is dropped, if there is another."""
 
 
 def make_plan(
@@ -44,8 +57,9 @@ def make_plan(
     """Plan the elimination of the structure's KKT system. Once per structure.
 
     Args:
-        order: a name in `ORDERS`, `"auto"`, `"best_of"`, or the slots in the order of their elimination:
-            a sequence of integers or of integer arrays (the slots of one vertex, `g.slots(handle)`).
+        order: a name in `ORDERS`; `"auto"`, `"causal"` or `"best_of"` for the cheapest of several; or the slots
+            in the order of their elimination: a sequence of integers or of integer arrays (the slots of one
+            vertex, `g.slots(handle)`).
         causal: refuse an order that is not causal.
     """
     if not isinstance(order, str):
@@ -80,8 +94,10 @@ class _Candidate:
         return expected_cost(self.certificate, self.causal)
 
 
-def _price(structure: Structure, graph: KKTGraph, order: Order, name: str) -> _Candidate:
-    tree = split_tree(graph, order)
+def _price(
+    structure: Structure, graph: KKTGraph, order: Order, name: str, limit: int = NO_LIMIT
+) -> _Candidate:
+    tree = split_tree(graph, order, limit)
     causal = is_causal(graph, order.vertices)
     return _Candidate(name, order, causal, tree, certify(structure, graph, tree))
 
@@ -89,23 +105,37 @@ def _price(structure: Structure, graph: KKTGraph, order: Order, name: str) -> _C
 def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> _Candidate:
     if order in ORDERS:
         return _price(structure, graph, ORDERS[order](graph), order)
-    if order not in ("auto", "best_of"):
-        known = ", ".join(["auto", "best_of", *ORDERS])
+    if order not in _CHOICES:
+        known = ", ".join([*_CHOICES, *ORDERS])
         raise PlanError(
             explain_error(f"unknown order {order!r}", remedy=f"use one of {known}, or give a sequence")
         )
-    names = ["causal", "min_degree"]
-    if graph.num_vertices <= _SMALL or order == "best_of":
-        names += ["causal_min_fill", "min_fill", "nested_dissection", "hessian"]
+    names = list(_CHOICES[order])
+    if graph.num_vertices <= _SMALL and order == "auto":
+        names += ["causal_min_fill", "min_fill", "nested_dissection"]
     if len(graph.reads.idx) == 0:  # nothing waits for a reader: the causal orders are the free ones
-        names = [name for name in names if name not in ("min_degree", "min_fill")]
+        names = [name for name in names if name not in ("min_degree", "min_fill", "reverse_time")]
     best: _Candidate | None = None
     for name in names:
-        candidate = _price(structure, graph, ORDERS[name](graph), name)
+        if name == "reverse_time" and best is not None and best.certificate.width > _HOPELESS:
+            continue
+        try:
+            candidate = _price(structure, graph, ORDERS[name](graph), name, _worthwhile(best))
+        except OverLimit:
+            continue
         if (candidate.causal or not causal) and (best is None or candidate.cost < best.cost):
             best = candidate
-    assert best is not None  # "causal" is always a candidate
+    assert best is not None  # every choice begins with a causal order
     return best
+
+
+def _worthwhile(best: _Candidate | None) -> int:
+    """Separator elements beyond which an order cannot be cheaper than `best`, or needs too much memory.
+
+    A step's separator has at most 2|χ| items and a bag at most |ι| steps, so their sum is at most
+    2 Σ|ι||χ| <= 2 Σ|ι||χ|², twice the flops.
+    """
+    return NO_LIMIT if best is None else int(min(2 * best.cost, _MOST_ELEMENTS))
 
 
 def _given(structure: Structure, order: Sequence[Any] | np.ndarray) -> tuple[KKTGraph, Order]:

@@ -11,16 +11,16 @@ from gnewt import _native
 from gnewt.graph import Certificate, Plan, Structure
 from gnewt.plan.orderings import Order, is_causal
 from gnewt.plan.sparsity import KKTGraph
-from gnewt.plan.tree import TreeDecomposition, decompose
+from gnewt.plan.tree import NO_LIMIT, TreeDecomposition, decompose
 
 
-def split_tree(graph: KKTGraph, order: Order) -> TreeDecomposition:
+def split_tree(graph: KKTGraph, order: Order, limit: int = NO_LIMIT) -> TreeDecomposition:
     """Decompose with x_v and λ_v as two items of vertex v: item 2v is x_v, item 2v + 1 is λ_v.
 
     A separator then holds λ_w only if a vertex that w reads was eliminated before w. In a causal order this
     never happens: its fronts are primal-only, as in the Riccati recursion.
     """
-    return decompose(graph.items, order.vertices, order.tail, graph.vertex_of_item)
+    return decompose(graph.items, order.vertices, order.tail, graph.vertex_of_item, limit)
 
 
 def lay_out(
@@ -110,9 +110,7 @@ def _place_entries(
     The front that eliminates the earlier unknown assembles an entry; entries are numbered by their positions.
     """
     if _native.LIBRARY is not None:
-        return _native.place_entries(
-            fronts.elim_ptr, fronts.sep_ptr, fronts.sep_position, position, a, b
-        )
+        return _native.place_entries(fronts.elim_ptr, fronts.sep_ptr, fronts.sep_position, position, a, b)
     num = fronts.num_positions
     early, late = np.minimum(position[a], position[b]), np.maximum(position[a], position[b])
     entries, target = np.unique(early * num + late, return_inverse=True)

@@ -12,6 +12,12 @@ from gnewt import _native
 from gnewt._errors import PlanError
 from gnewt.plan.adjacency import Adjacency
 
+NO_LIMIT = 2**62
+
+
+class OverLimit(PlanError):
+    """An order whose tree would not be worth its memory."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TreeDecomposition:
@@ -59,6 +65,7 @@ def decompose(
     order: np.ndarray,
     tail: int | None = None,
     vertex_of_item: np.ndarray | None = None,
+    limit: int = NO_LIMIT,
 ) -> TreeDecomposition:
     """Eliminate along `order` symbolically and return the tree decomposition.
 
@@ -71,6 +78,8 @@ def decompose(
         order: permutation of the vertices.
         tail: vertices from this position on form one bag.
         vertex_of_item: vertex of each item, -1 for a number that no item bears.
+        limit: raise OverLimit once the separators of the single steps hold more elements together. A bad
+            order of 10⁵ vertices would hold 10¹⁰.
 
     Cost O(Σ|ξ|), once per plan.
     """
@@ -80,7 +89,10 @@ def decompose(
         vertex_of_item = np.arange(num)
     if _native.LIBRARY is not None:
         order, of_item = (np.ascontiguousarray(a, np.int32) for a in (order, vertex_of_item))
-        return TreeDecomposition(*_native.decompose(adjacency.ptr, adjacency.idx, order, tail, of_item))
+        arrays = _native.decompose(adjacency.ptr, adjacency.idx, order, tail, of_item, limit)
+        if arrays is None:
+            raise OverLimit(f"the separators of this order hold more than {limit} elements")
+        return TreeDecomposition(*arrays)
     position = np.empty(num, np.int64)
     position[order] = np.arange(num)
     steps = min(num, tail + 1)
@@ -98,6 +110,7 @@ def decompose(
     direct = _group_values(step_of_item[row[later]], adjacency.idx[later], steps)
 
     structs: list[set[int]] = []
+    held = 0
     parent = [-1] * steps
     children: list[list[int]] = [[] for _ in range(steps)]
     for step in range(steps):
@@ -106,6 +119,9 @@ def decompose(
             struct |= structs[c]
         struct.difference_update(items_of_step[step])
         structs.append(struct)
+        held += len(struct)
+        if held > limit:
+            raise OverLimit(f"the separators of this order hold more than {limit} elements")
         if struct:
             parent[step] = min([step_list[i] for i in struct])
             children[parent[step]].append(step)

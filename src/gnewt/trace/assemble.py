@@ -9,14 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.graph import Family
+from gnewt.trace.callfamily import CallDraft, write_call
 from gnewt.trace.constants import Const, Constants
-from gnewt.trace.fuse import Fuser
-from gnewt.trace.groups import Groups, _unique_rows, sharing
+from gnewt.trace.fuse import MAX_ARGS, MAX_OPS, Fuser
+from gnewt.trace.groups import Groups, merge_columns, sharing, unique_rows
 from gnewt.trace.jaxpr import where_of
+from gnewt.trace.pack import Packer
 from gnewt.trace.pool import CALL, OP, ROW, Block, Pool
 from gnewt.trace.rules import is_float
 from gnewt.trace.tail import row_terms
-from gnewt.trace.template import Template
+from gnewt.trace.template import Template, row_op
 
 
 @dataclasses.dataclass(eq=False)
@@ -31,23 +33,6 @@ class Draft:
     consts: list[np.ndarray] = dataclasses.field(default_factory=list)
     weights: list[np.ndarray] = dataclasses.field(default_factory=list)
     outs: list[np.ndarray] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(eq=False)
-class CallDraft:
-    """A call family in the making."""
-
-    kind: str
-    block: Block
-    templates: list[Template]
-    amap: tuple[int, ...]
-    args: np.ndarray
-    consts: np.ndarray
-    outputs: list[int]
-    outs: np.ndarray | None
-    weights: np.ndarray | None
-    rows: np.ndarray
-    key: Any
 
 
 class Assembler:
@@ -110,7 +95,7 @@ class Assembler:
                 kind, template, source, args, consts, coefs[chosen], None if outs is None else outs[chosen]
             )
 
-    def _instr_of(self, id_: int) -> Any:
+    def _instr_of(self, id_: Any) -> Any:
         if id_ < 0:
             return None
         block = self.pool.blocks[int(np.searchsorted(self.fuser.starts, id_, side="right")) - 1]
@@ -139,10 +124,10 @@ class Assembler:
         for block in self.pool.blocks:
             if block.kind != CALL:
                 continue
-            m = block.spec.m
+            m = block.call.m
             slots = used[block.start : block.stop].reshape(-1, m)
             live = self.fuser.live[block.start : block.stop].reshape(-1, m)
-            needed = (slots & live).any(0)
+            needed = np.any(slots & live, 0)
             mine = (ids >= block.start) & (ids < block.stop)
             mine &= ~needed[(ids - block.start) % m] if m else False
             table = np.full((block.n // m, m), self.constants.scalar(0, self.dtype), np.int32)
@@ -177,7 +162,7 @@ class Assembler:
             if operands
             else np.zeros((len(rows), 0), np.int32)
         )
-        patterns, which = _unique_rows(codes) if operands else ([codes[0]], np.zeros(len(rows), np.int64))
+        patterns, which = unique_rows(codes) if operands else ([codes[0]], np.zeros(len(rows), np.int64))
         for p, pattern in enumerate(patterns):
             chosen = np.flatnonzero(which == p)
             templates = [self.groups.table.templates[c] for c in pattern]
@@ -186,7 +171,7 @@ class Assembler:
             args = np.concatenate([a for a, _ in parts] + [empty], 1)
             consts = np.concatenate([c for _, c in parts] + [empty], 1)
             for amap, kept, places in sharing(args):
-                key = (block.spec.key, tuple(pattern.tolist()), amap, tuple(outputs), outs is None)
+                key = (block.call.key, tuple(pattern.tolist()), amap, tuple(outputs), outs is None)
                 at = chosen[places]
                 self.calls.append(
                     CallDraft(
@@ -205,8 +190,8 @@ class Assembler:
                 )
 
     def _used_columns(self, block: Block, outputs: list[int]) -> list[bool]:
-        uses = block.spec.uses
-        return [True] * len(block.operands) if uses is None else uses[outputs].any(0).tolist()
+        uses = block.call.uses
+        return [True] * len(block.operands) if uses is None else np.any(uses[outputs], 0).tolist()
 
     def _without_mixed(self, column: np.ndarray) -> np.ndarray:
         """Hold constants in slots where the same column is variable elsewhere.
@@ -224,6 +209,31 @@ class Assembler:
         column[fixed] = np.array([self.fixed_slots[v] for v in values.tolist()], np.int32)[which.ravel()]
         self.groups.extend(self.pool.size + len(self.fixed_slots), self.dtype)
         return column
+
+    def merge_single_losses(self) -> None:
+        """Join losses that occur once into few: their sum has the patterns of its terms and no others."""
+        single = [k for k, d in self.drafts.items() if d.kind == "loss" and sum(map(len, d.args)) == 1]
+        table = self.groups.table
+        while len(single) > 1:
+            chosen, slots, size = [], set(), 0
+            for key in single:
+                draft = self.drafts[key]
+                union = slots | set(draft.args[0].ravel().tolist())
+                if len(union) <= MAX_ARGS and size + len(draft.template.nodes) <= MAX_OPS:
+                    chosen.append(key)
+                    slots, size = union, size + len(draft.template.nodes)
+            single = [k for k in single if k not in chosen]
+            if len(chosen) < 2:
+                continue
+            drafts = [self.drafts.pop(k) for k in chosen]
+            weights = [self.constants.as_ids(d.weights[0], self.dtype) for d in drafts]
+            children = [d.template for d in drafts] + [table.constant(np.dtype(self.dtype))] * len(drafts)
+            args = np.concatenate([d.args[0] for d in drafts], 1)
+            consts = np.concatenate([*[d.consts[0] for d in drafts], *[w[:, None] for w in weights]], 1)
+            ((amap, kept, _),) = sharing(args)
+            cmap, kept_consts = merge_columns(consts)
+            template = table.compose(row_op((2,) * len(drafts)), children, amap, cmap)
+            self._draft("loss", template, drafts[0].instr, args[:, kept], consts[:, kept_consts], None, None)
 
     # Slots
 
@@ -273,7 +283,7 @@ class Assembler:
             data.append(columns)
             drops.append(drop)
         for drafts in _by_key(self.calls):
-            family, columns, drop = self._write_call(drafts)
+            family, columns, drop = write_call(self.constants, self.slot_of, drafts)
             families.append(family)
             data.append(columns)
             drops.append(drop)
@@ -309,153 +319,9 @@ class Assembler:
             jac_pattern=jac[None, :],
             hess_pattern=hess,
             name=_template_name(template),
-            where="" if instr is None else where_of(instr.eqn),
+            where="" if instr is None else where_of(instr),
         )
         return family, pack.data, (0,) * len(pack.data)
-
-    def _write_call(self, drafts: list[CallDraft]) -> tuple[Family, tuple, tuple]:
-        first = drafts[0]
-        spec, templates, amap, outputs = first.block.spec, first.templates, first.amap, first.outputs
-        args = self.slot_of[np.concatenate([d.args for d in drafts])]
-        consts = np.concatenate([d.consts for d in drafts])
-        columns = [consts[:, j] for j in range(consts.shape[1])]
-        weights = None if first.weights is None else np.concatenate([d.weights for d in drafts])
-        if weights is not None:
-            columns += [weights[:, j] for j in range(weights.shape[1])]
-        pack = Packer(self.constants, columns)
-        arrays, axes, drop = self._call_data(drafts)
-        num_packed = len(pack.data)
-        reader = ColumnReader(templates, amap, first.block.col_dtypes)
-        is_loss = first.kind == "loss"
-        starts = np.array(outputs)
-
-        def psi(x: Any, *data: Any) -> Any:
-            found = pack.unpack(data[:num_packed])
-            take = reader.bind(x, found)
-            y = jnp.concatenate([jnp.ravel(o) for o in spec.fn(take, data[num_packed:])])
-            y = y if len(outputs) == spec.m else y[starts]
-            return jnp.dot(jnp.stack(found[len(found) - len(outputs) :]), y) if is_loss else y
-
-        jac, hess = self._call_patterns(first, args.shape[1])
-        family = Family(
-            fn=psi,
-            args=np.ascontiguousarray(args, np.int32),
-            outs=None if is_loss else self.slot_of[np.concatenate([d.outs for d in drafts])],
-            data_axes=(*pack.axes, *axes),
-            jac_pattern=jac.any(0)[None, :] if is_loss else jac,
-            hess_pattern=hess,
-            name=spec.name,
-            where=where_of(first.block.instr.eqn),
-            note=spec.note,
-        )
-        return family, (*pack.data, *arrays), (0,) * num_packed + drop
-
-    def _call_data(self, drafts: list[CallDraft]) -> tuple[list[Const], list[int | None], tuple[int, ...]]:
-        """Constant array operands: shared by all instances, or one for each iteration."""
-        arrays, axes, drop = [], [], []
-        for j in range(len(drafts[0].block.data)):
-            parts = [d.block.data[j] for d in drafts]
-            if all(p is parts[0] for p in parts) and parts[0].shape[0] == 1:
-                arrays.append(parts[0])
-                axes.append(None)
-                drop.append(1)
-                continue
-            rows = [
-                d.rows if p.shape[0] > 1 else np.zeros(len(d.rows), np.int64)
-                for d, p in zip(drafts, parts, strict=True)
-            ]
-            shape = (sum(len(r) for r in rows), *parts[0].shape[1:])
-
-            def step(xp: Any, *values: Any, rows: Any = rows) -> tuple[Any]:
-                return (xp.concatenate([v[r] for v, r in zip(values, rows, strict=True)]),)
-
-            arrays.append(self.constants.apply(step, parts, [(shape, parts[0].dtype)])[0])
-            axes.append(0)
-            drop.append(0)
-        return arrays, axes, tuple(drop)
-
-    def _call_patterns(self, draft: CallDraft, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Patterns in the arguments, from those in the columns and those of the column's templates."""
-        spec, count = draft.block.spec, len(draft.templates)
-        jac = np.ones((spec.m, count), bool) if spec.jac is None else spec.jac
-        jac = jac[draft.outputs]
-        reach = np.zeros((count, k), bool)
-        hess = np.zeros((k, k), bool)
-        at = 0
-        for c, template in enumerate(draft.templates):
-            places = np.array(draft.amap[at : at + template.k], np.int64)
-            at += template.k
-            first, second = template.patterns()
-            reach[c, places[first]] = True
-            if jac[:, c].any() and second.any():
-                hess[np.ix_(places, places)] |= second
-        if spec.hess is None:
-            active = reach[jac.any(0)].any(0)
-            hess |= np.outer(active, active)
-        elif not isinstance(spec.hess, str):
-            curved = spec.hess[draft.outputs].any(0)
-            hess |= (reach.T.astype(np.int64) @ curved.astype(np.int64) @ reach.astype(np.int64)) > 0
-        return (jac.astype(np.int64) @ reach.astype(np.int64)) > 0, hess | hess.T
-
-
-class ColumnReader:
-    """Gives a call its columns: slices of x where they are plain slots, expressions elsewhere."""
-
-    def __init__(self, templates: list[Template], amap: tuple[int, ...], dtypes: list[Any]) -> None:
-        self.dtypes = dtypes
-        self.places: list[tuple[Template, tuple[int, ...], int]] = []
-        at_arg = at_const = 0
-        for template in templates:
-            self.places.append((template, amap[at_arg : at_arg + template.k], at_const))
-            at_arg += template.k
-            at_const += len(template.consts)
-        self.plain = [t.k == 1 and not t.nodes and not t.consts for t in templates]
-
-    def bind(self, x: Any, consts: list[Any]) -> Any:
-        """Return take(lo, hi) on given arguments and constants."""
-
-        def take(lo: int, hi: int) -> Any:
-            if hi == lo:
-                return jnp.zeros((0,), x.dtype)
-            dtype = self.dtypes[lo]
-            if all(self.plain[lo:hi]):
-                index = [self.places[c][1][0] for c in range(lo, hi)]
-                if index == list(range(index[0], index[0] + hi - lo)):
-                    return x[index[0] : index[0] + hi - lo].astype(dtype)
-                return x[np.array(index)].astype(dtype)
-            values = []
-            for c in range(lo, hi):
-                template, where, at = self.places[c]
-                inputs = [x[i].astype(d) for i, d in zip(where, template.args, strict=True)]
-                values.append(template.evaluate(inputs, consts[at : at + len(template.consts)]))
-            return jnp.stack([jnp.asarray(v).astype(dtype) for v in values])
-
-        take.width = len(self.dtypes)  # type: ignore[attr-defined]
-        return take
-
-
-class Packer:
-    """Packs constant columns into few arrays: by dtype, and by whether all instances share the value."""
-
-    def __init__(self, constants: Constants, columns: list[np.ndarray]) -> None:
-        self.place: list[tuple[int, int]] = [(0, 0)] * len(columns)
-        boxes: dict[tuple[bool, Any], list[int]] = {}
-        for j, column in enumerate(columns):
-            shared = bool((column == column[0]).all())
-            boxes.setdefault((shared, np.dtype(constants.dtype_of(column[0]))), []).append(j)
-        data, axes = [], []
-        for b, ((shared, _), members) in enumerate(boxes.items()):
-            table = np.stack([columns[j][0] if shared else columns[j] for j in members], -1)
-            data.append(constants.take(table))
-            axes.append(None if shared else 0)
-            for i, j in enumerate(members):
-                self.place[j] = (b, i)
-        self.data: tuple[Const, ...] = tuple(data)
-        self.axes: tuple[int | None, ...] = tuple(axes)
-
-    def unpack(self, data: Any) -> list[Any]:
-        """Return the scalars of one instance, in the order of the columns."""
-        return [data[b][i] for b, i in self.place]
 
 
 def _by_key(calls: list[CallDraft]) -> list[list[CallDraft]]:

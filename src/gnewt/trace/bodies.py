@@ -62,10 +62,9 @@ def analyse_body(lift: Lifter, body: Program, values: list[Value], sums: list[bo
     for value, var in zip(values, body.ins, strict=True):
         aval = body.avals[var]
         if isinstance(value, Const):
-            known = value.fixed and value.shape[0] == 1 and value.value is not None
             stand_ins.append(
                 scratch.constants.add_fixed(value.value)
-                if known
+                if value.fixed and value.shape[0] == 1 and value.value is not None
                 else scratch.constants.add_input(None, shape_of(aval), aval.dtype)
             )
         elif not is_float(aval.dtype):
@@ -125,8 +124,9 @@ def propagate(scratch: Lifter, k: int, ids: np.ndarray) -> tuple[np.ndarray, np.
                 uses[i] = firsts[i] = 1 << i
                 seconds[i] = 0
         elif block.kind == CALL:
-            keys = block.keys()[:: block.spec.m]
-            moments += [(int(t), block.start + i * block.spec.m, block, i) for i, t in enumerate(keys)]
+            width = block.call.m
+            keys = block.keys()[::width]
+            moments += [(int(t), block.start + i * width, block, i) for i, t in enumerate(keys)]
         elif block.operands or block.kind == ROW:
             moments += [(int(t), block.start + i, block, i) for i, t in enumerate(block.keys())]
     moments.sort(key=lambda m: m[:2])
@@ -180,7 +180,7 @@ def propagate(scratch: Lifter, k: int, ids: np.ndarray) -> tuple[np.ndarray, np.
 def _propagate_call(
     block: Block, at: int, i: int, uses: dict, firsts: dict, seconds: dict, outer: Any
 ) -> None:
-    spec = block.spec
+    spec = block.call
     columns = [int(o[i]) for o in block.operands]
     for row in range(spec.m):
         use = first = second = 0

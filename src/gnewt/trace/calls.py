@@ -137,7 +137,7 @@ def refuse_wide(instr: Instr, count: int, reason: str) -> None:
     raise TraceError(
         explain_error(
             f"{instr.prim} ({reason}) reads {count} variables at once: its local Hessian would be dense",
-            where_of(instr.eqn),
+            where_of(instr),
             "apply it to smaller pieces (jax.lax.map or scan over blocks), or write it with elementwise operations",
         )
     )
@@ -182,7 +182,7 @@ def check_differentiable(instr: Instr, fn: Callable, dtypes: Sequence[Any], data
         raise TraceError(
             explain_error(
                 f"{instr.prim}: JAX cannot differentiate this twice ({str(problem).splitlines()[0]})",
-                where_of(instr.eqn),
+                where_of(instr),
                 "give it derivatives (jax.custom_jvp), or detach its result with jax.lax.stop_gradient",
             )
         ) from problem

@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 PLUS, MINUS = 0, 1
 """Coefficients +1 and -1 that come from the code itself; every other coefficient is a (negative) constant id."""
@@ -102,14 +103,14 @@ class Constants:
         """Replay with new inputs; returns the values of all entries, and whether the watched ones agree."""
         values: list[Any] = [c.value if c.fixed else None for c in self.entries]
         for index, value in zip(self.inputs, inputs, strict=True):
-            values[index] = value[None] if isinstance(value, jax.core.Tracer) else as_known(value)[None]
+            values[index] = value[None] if isinstance(value, Tracer) else as_known(value)[None]
         for fn, ins, outs in self._steps:
             args = [values[i] for i in ins]
-            xp = jnp if any(isinstance(a, jax.core.Tracer) for a in args) else np
+            xp = jnp if any(isinstance(a, Tracer) for a in args) else np
             for i, value in zip(outs, fn(xp, *args), strict=True):
                 values[i] = value
         for (index, kind), digest in self._watched.items():
-            if isinstance(values[index], jax.core.Tracer) or _digest(values[index], kind) != digest:
+            if isinstance(values[index], Tracer) or _digest(values[index], kind) != digest:
                 return values, False
         return values, True
 
@@ -217,7 +218,7 @@ class Constants:
         one, minus = self.scalar(1, dtype), self.scalar(-1, dtype)
         return np.where(coefs == PLUS, one, np.where(coefs == MINUS, minus, coefs)).astype(np.int32)
 
-    def dtype_of(self, element: int) -> Any:
+    def dtype_of(self, element: Any) -> Any:
         return self.entries[self._owners[bisect.bisect_right(self._starts, -1 - int(element)) - 1]].dtype
 
     def by_dtype(self, ids: np.ndarray) -> list[tuple[Any, np.ndarray]]:

@@ -13,12 +13,45 @@ from gnewt.trace.lift import FLAT, Lifter, Value
 from gnewt.trace.rules import NUMPY, Opaque, is_float, rule, shape_of
 from gnewt.trace.template import Op
 
-_SMOOTH = (
-    "exp exp2 log log1p expm1 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sqrt rsqrt cbrt "
-    "logistic erf erfc erf_inv lgamma digamma square integer_pow bessel_i0e bessel_i1e regularized_incomplete_beta "
-    "igamma igammac polygamma zeta random_gamma_grad"
-).split()
-_PIECEWISE_LINEAR = "abs max min clamp real imag reduce_precision".split()
+_SMOOTH = [
+    "exp",
+    "exp2",
+    "log",
+    "log1p",
+    "expm1",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "sqrt",
+    "rsqrt",
+    "cbrt",
+    "logistic",
+    "erf",
+    "erfc",
+    "erf_inv",
+    "lgamma",
+    "digamma",
+    "square",
+    "integer_pow",
+    "bessel_i0e",
+    "bessel_i1e",
+    "regularized_incomplete_beta",
+    "igamma",
+    "igammac",
+    "polygamma",
+    "zeta",
+    "random_gamma_grad",
+]
+_PIECEWISE_LINEAR = ["abs", "max", "min", "clamp", "real", "imag", "reduce_precision"]
 _PAIRS: dict[str, Any] = {
     "mul": ((0, 1),),
     "div": ((0, 1), (1, 1)),
@@ -276,17 +309,24 @@ def _np_iota(params: Any) -> Any:
     return np.broadcast_to(line, shape)[None].astype(params["dtype"])
 
 
-NUMPY.update(
-    {name: (lambda params, *v, fn=getattr(np, other): fn(*v)) for name, other in {
-        "add": "add", "sub": "subtract", "mul": "multiply", "neg": "negative", "exp": "exp", "log": "log",
-        "log1p": "log1p", "expm1": "expm1", "sin": "sin", "cos": "cos", "tan": "tan", "tanh": "tanh", "atan": "arctan",
-        "atan2": "arctan2", "sqrt": "sqrt", "abs": "abs", "max": "maximum", "min": "minimum", "floor": "floor",
-        "ceil": "ceil", "sign": "sign", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal",
-        "gt": "greater", "ge": "greater_equal", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-        "not": "invert", "pow": "power", "rem": "fmod", "square": "square", "is_finite": "isfinite", "cbrt": "cbrt",
-        "asin": "arcsin", "acos": "arccos", "sinh": "sinh", "cosh": "cosh", "exp2": "exp2",
-    }.items()}
-)  # fmt: skip
+_SAME_IN_NUMPY = {
+    "add": "add", "sub": "subtract", "mul": "multiply", "neg": "negative", "exp": "exp", "log": "log",
+    "log1p": "log1p", "expm1": "expm1", "sin": "sin", "cos": "cos", "tan": "tan", "tanh": "tanh",
+    "atan": "arctan", "atan2": "arctan2", "sqrt": "sqrt", "abs": "abs", "max": "maximum",
+    "min": "minimum", "floor": "floor", "ceil": "ceil", "sign": "sign", "eq": "equal", "ne": "not_equal",
+    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "and": "bitwise_and",
+    "or": "bitwise_or", "xor": "bitwise_xor", "not": "invert", "pow": "power", "rem": "fmod",
+    "square": "square", "is_finite": "isfinite", "cbrt": "cbrt", "asin": "arcsin", "acos": "arccos",
+    "sinh": "sinh", "cosh": "cosh", "exp2": "exp2",
+}  # fmt: skip
+
+
+def _plain(name: str) -> Any:
+    fn = getattr(np, name)
+    return lambda params, *values: fn(*values)
+
+
+NUMPY.update({name: _plain(other) for name, other in _SAME_IN_NUMPY.items()})
 NUMPY.update(
     {
         "div": _np_integer_div,

@@ -1,11 +1,12 @@
 """trace_graph and trace_function: the entry points of the stage, and the cache of structures.
 
-Three tiers. Once per structure: lift, fuse, assemble. At every call from Python: trace f (to see the captured
-values it holds now), compare a structural key, replay the prelude. Under `jit` both are done while tracing.
+Three tiers. Once per structure: lift, fuse, assemble. When something that f captures has changed (or may
+have): trace f, compare a structural key. At every call: replay the prelude where captured values are new.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import weakref
@@ -15,20 +16,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from gnewt._errors import TraceError, explain_error, user_line
 from gnewt._typing import PyTree
-from gnewt.graph import Data, Family, Structure, check_family, check_structure
+from gnewt.graph import Data, Structure, check_family, check_structure
 from gnewt.trace import calls, elementwise, indexing, linear, loops, movement
-from gnewt.trace.assemble import Assembler
+from gnewt.trace.captures import fingerprint, same_captures
+from gnewt.trace.condense import condense, lift_program
 from gnewt.trace.constants import Const, Constants
-from gnewt.trace.fuse import Fuser
-from gnewt.trace.groups import Groups
 from gnewt.trace.jaxpr import Program, effectful, flatten_jaxpr, run_program, trace_jaxpr, where_of
-from gnewt.trace.lift import Lifter
-from gnewt.trace.regions import NeedRegion
-from gnewt.trace.rules import is_float, shape_of
-from gnewt.trace.tail import live_scalars, peel
+from gnewt.trace.lift import differentiated_vars
+from gnewt.trace.rules import is_float
 
 _RULE_MODULES = (calls, elementwise, indexing, linear, loops, movement)
 """Imported for the rules they register."""
@@ -44,6 +43,7 @@ class _Entry:
     drops: list[tuple[int, ...]]
     replay: Callable[[Sequence[Any], Any], Any]
     """f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure."""
+    num_equations: int
     last: tuple[tuple[Any, ...], Data] | None = None
     """Captured values and data of the last concrete call."""
 
@@ -55,10 +55,13 @@ class _Entry:
         if not same:
             return None
         data = tuple(
-            tuple(jnp.asarray(values[c.index][0] if d else values[c.index]) for c, d in zip(columns, drop, strict=True))
+            tuple(
+                jnp.asarray(values[c.index][0] if d else values[c.index])
+                for c, d in zip(columns, drop, strict=True)
+            )
             for columns, drop in zip(self.columns, self.drops, strict=True)
         )
-        if not any(isinstance(v, jax.core.Tracer) for v in inputs):
+        if not any(isinstance(v, Tracer) for v in inputs):
             self.last = (tuple(inputs), data)
         return data
 
@@ -72,9 +75,13 @@ class Found:
     replay: Callable[[Sequence[Any], Any], Any]
     """(captured values, flat inputs) ↦ f; one object per structure, so that compiled code is reused."""
     captured: list[Any]
+    num_equations: int
+    """Equations that a replay runs one after the other: what it costs to compile."""
 
 
-def _replay(program: Program, structure: Structure, diff: list[bool], order: list[int], num_hoisted: int) -> Callable:
+def _replay(
+    program: Program, structure: Structure, diff: list[bool], order: list[int], num_hoisted: int
+) -> Callable:
     """Make f as a function of captured values and flat inputs, by replaying its jaxpr."""
 
     def replay(captured: Sequence[Any], x: Any) -> Any:
@@ -95,8 +102,13 @@ def _all_same(old: Sequence[Any], new: Sequence[Any]) -> bool:
     )
 
 
-_structures: weakref.WeakKeyDictionary[Any, dict[Any, dict[Any, list[_Entry]]]] = weakref.WeakKeyDictionary()
+_structures: weakref.WeakKeyDictionary[Any, dict[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 """Structures by function; an entry dies with its function."""
+
+
+def _x64() -> bool:
+    """Whether JAX computes in 64 bits now."""
+    return jax.config.jax_enable_x64  # type: ignore[attr-defined]
 
 
 class TracedFunction:
@@ -119,13 +131,15 @@ class TracedFunction:
         self.argnums = argnums if isinstance(argnums, int) else tuple(argnums)
         self.has_aux = has_aux
         self.rules = rules
-        store: dict[Any, dict[Any, list[_Entry]]] = {}
+        store: dict[Any, dict[Any, Any]] = {}
         if rules is None:
-            try:
+            # Without a hash or weak references the cache lives with this object.
+            with contextlib.suppress(TypeError):
                 store = _structures.setdefault(f, {})
-            except TypeError:
-                pass  # not hashable or without weak references: the cache lives with this object
         self._entries = store.setdefault((self.argnums, has_aux), {})
+        self._programs: dict[Any, tuple[Any, Program, list[Any]]] = store.setdefault(
+            ("programs", self.argnums, has_aux), {}
+        )
 
     def structure_for(self, args: Sequence[Any]) -> tuple[Structure, Data]:
         """Return the structure at these arguments (shapes and dtypes count) and its data now.
@@ -147,22 +161,39 @@ class TracedFunction:
         structs = [
             jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals
         ]
-        closed, out = trace_jaxpr(self.f, jax.tree_util.tree_unflatten(tree, structs), self.has_aux)
-        self._check_outputs(closed, out)
-        hoisted: list[Any] = []
-        program = flatten_jaxpr(closed, hoisted)
+        weak = tuple(getattr(a, "weak_type", False) for a in avals)
+        shapes = (tree, tuple((a.shape, a.dtype) for a in avals), weak, _x64())
+        program, hoisted = self._program(shapes, jax.tree_util.tree_unflatten(tree, structs))
         inputs = [*hoisted, *[leaf for leaf, d in zip(leaves, diff, strict=True) if not d]]
-        dynamic = tuple(isinstance(v, jax.core.Tracer) for v in inputs)
-        key = (tree, program.key, dynamic, tuple(diff), jax.config.jax_enable_x64)
+        dynamic = tuple(isinstance(v, Tracer) for v in inputs)
+        key = (tree, program.key, dynamic, tuple(diff), _x64())
         for entry in self._entries.get(key, []):
             data = entry.data(inputs)
             if data is not None:
-                return Found(entry.structure, data, entry.replay, inputs)
+                return Found(entry.structure, data, entry.replay, inputs, entry.num_equations)
         entry = self._trace(program, args, chosen, diff, avals, hoisted, inputs)
         self._entries.setdefault(key, []).append(entry)
         data = entry.data(inputs)
         assert data is not None
-        return Found(entry.structure, data, entry.replay, inputs)
+        return Found(entry.structure, data, entry.replay, inputs, entry.num_equations)
+
+    def _program(self, shapes: Any, structs: Any) -> tuple[Program, list[Any]]:
+        """Trace f, unless nothing that it can see has changed since the last time."""
+        captures = fingerprint(self.f)
+        if shapes in self._programs:
+            before, program, hoisted = self._programs[shapes]
+            if same_captures(before, captures):
+                return program, hoisted
+        closed, out = trace_jaxpr(self.f, structs, self.has_aux)
+        self._check_outputs(closed, out)
+        hoisted = []
+        program = flatten_jaxpr(closed, hoisted)
+        self._programs.pop(shapes, None)
+        # Taken anew: tracing may itself have changed what f sees (a counter).
+        captures = fingerprint(self.f)
+        if captures is not None and not any(isinstance(v, Tracer) for v in hoisted):
+            self._programs[shapes] = (captures, program, hoisted)
+        return program, hoisted
 
     def inputs_of(self, args: Sequence[Any]) -> PyTree:
         """Pick the differentiated arguments, in the form in which a step is returned."""
@@ -260,7 +291,8 @@ class TracedFunction:
         dtype = jnp.result_type(*[a.dtype for a in in_avals])
         lifter, root = lift_program(program, avals, diff, order, hoisted, inputs, self.rules)
         num_inputs = sum(int(np.prod(a.shape, dtype=np.int64)) for a in in_avals)
-        if root < 0:
+        wanted_vars = [v for v, d in zip(program.ins, diff, strict=True) if d]
+        if root < 0 or differentiated_vars(program).isdisjoint(wanted_vars):
             self._refuse_constant()
         families, columns, drops, num_slots = condense(lifter, root, num_inputs, dtype)
         if not any(f.k for f in families):
@@ -276,7 +308,7 @@ class TracedFunction:
         for family in families:
             check_family(family, num_inputs, num_slots)
         replay = _replay(program, structure, diff, order, len(hoisted))
-        return _Entry(structure, lifter.constants, columns, drops, replay)
+        return _Entry(structure, lifter.constants, columns, drops, replay, len(program.instrs))
 
     def _refuse_constant(self) -> None:
         name = getattr(self.f, "__name__", "the function")
@@ -287,64 +319,6 @@ class TracedFunction:
                 "check argnums, and that the result is not detached (stop_gradient, integers) everywhere",
             )
         )
-
-
-def lift_program(
-    program: Program,
-    avals: list[Any],
-    diff: list[bool],
-    order: list[int],
-    hoisted: Any,
-    inputs: Any,
-    rules: Any,
-) -> tuple[Lifter, int]:
-    """Lift a program, starting again whenever an equation must join a region."""
-    forced: set[int] = set()
-    while True:
-        lifter = Lifter(rules)
-        lifter.forced = forced
-        consts = [
-            lifter.constants.add_input(
-                None if isinstance(v, jax.core.Tracer) else v, np.shape(v), jax.typeof(v).dtype
-            )
-            for v in inputs
-        ]
-        lifter.hoisted = consts[: len(hoisted)]
-        moving = [a for a, d in zip(avals, diff, strict=True) if d]
-        blocks: dict[int, np.ndarray] = {}
-        for i in order:
-            shape = shape_of(moving[i])
-            ids = lifter.add_inputs(int(np.prod(shape, dtype=np.int64)), moving[i].dtype)
-            blocks[i] = ids.reshape(1, *shape)
-        variables, others = iter(blocks[i] for i in range(len(moving))), iter(consts[len(hoisted) :])
-        values = [next(variables) if d else next(others) for d in diff]
-        try:
-            (out,) = lifter.run(lifter.prepare(program, values), values)
-        except NeedRegion as need:
-            added = need.candidates(forced)
-            forced = forced | {added}
-            continue
-        return lifter, int(lifter.ids(out).ravel()[0])
-
-
-def condense(lifter: Lifter, root: int, num_inputs: int, dtype: Any) -> tuple[list[Family], list, list, int]:
-    """Turn the scalar graph into families: peel the tail, fuse, group, number the slots."""
-    pool, constants = lifter.pool, lifter.constants
-    carried = pool.resolve()
-    carried[:num_inputs] = False
-    if root >= 0 and pool.alias:
-        root = int(pool.target[root])
-    ids, weights, bias = peel(pool, constants, root, carried, dtype)
-    live = live_scalars(pool, ids, carried)
-    fuser = Fuser(pool, constants, live, carried)
-    fuser.run(ids)
-    groups = Groups(pool, constants, fuser)
-    groups.run()
-    assembler = Assembler(pool, constants, fuser, groups, dtype)
-    assembler.collect(ids, weights, bias)
-    num_slots = assembler.number_slots(num_inputs)
-    families, columns, drops = assembler.write()
-    return families, columns, drops, num_slots
 
 
 def trace_function(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> TracedFunction:

@@ -81,8 +81,9 @@ class Fuser:
             if not mask.any():
                 continue
             if block.kind == ROW:
-                terms, _ = row_terms(block.ptr, np.flatnonzero(mask))
-                used = block.cols[terms]
+                ptr, cols, _ = block.csr
+                terms, _ = row_terms(ptr, np.flatnonzero(mask))
+                used = cols[terms]
                 used = used[used >= 0]
                 row_use[used] = True
                 fan_out += np.bincount(used, minlength=pool.size) if used.size > pool.size // 8 else 0
@@ -90,7 +91,7 @@ class Fuser:
                     np.add.at(fan_out, used, 1)
                 continue
             if block.kind == CALL:
-                mask = mask.reshape(-1, block.spec.m).any(1)
+                mask = mask.reshape(-1, block.call.m).any(1)
             for operand in block.operands:
                 used = operand if mask.all() else operand[mask]
                 used = used[used >= 0]
@@ -106,8 +107,9 @@ class Fuser:
             if not mask.any():
                 continue
             rows = np.flatnonzero(mask)
-            terms, owner = row_terms(block.ptr, rows)
-            cols = block.cols[terms]
+            ptr, cols, _ = block.csr
+            terms, owner = row_terms(ptr, rows)
+            cols = cols[terms]
             var = cols >= 0
             size = np.ones(len(cols), np.int64)
             size[var] = np.where(self.dissolves[cols[var]], length[cols[var]], 1)
@@ -130,8 +132,9 @@ class Fuser:
             rows = np.flatnonzero(entity[block.start : block.stop])
             if not rows.size:
                 continue
-            terms, owner = row_terms(block.ptr, rows)
-            cols, coefs = block.cols[terms], block.coefs[terms]
+            ptr, cols, coefs = block.csr
+            terms, owner = row_terms(ptr, rows)
+            cols, coefs = cols[terms], coefs[terms]
             rank = np.arange(len(cols), dtype=np.float64)
             done: list[tuple[np.ndarray, ...]] = []
             while True:
@@ -143,10 +146,7 @@ class Fuser:
             owner, cols, coefs, rank = (np.concatenate(part) for part in zip(*done, strict=True))
             order = np.lexsort((rank, owner))
             owner, cols, coefs = self._merge(owner[order], cols[order], coefs[order], block)
-            fixed = (cols < 0) & (coefs < 0)
-            if fixed.any():
-                cols[fixed] = self.constants.times(coefs[fixed], cols[fixed])
-                coefs[fixed] = PLUS
+            owner, cols, coefs = self._fold_constants(owner, cols, coefs, block)
             counts = np.zeros(block.n, np.int64)
             counts[rows] = np.bincount(owner, minlength=len(rows))
             self.rows[b] = (np.concatenate([[0], np.cumsum(counts)]), cols, coefs)
@@ -172,6 +172,20 @@ class Fuser:
         total = self.constants.sums(group.ravel(), coefs, len(unique), block.dtype)
         order = np.argsort(first)
         return owner[first[order]], cols[first[order]], total[order]
+
+    def _fold_constants(self, owner: np.ndarray, cols: np.ndarray, coefs: np.ndarray, block: Block) -> tuple:
+        """Add up the constant terms of each row; the one that remains comes last."""
+        fixed = cols < 0
+        if not fixed.any():
+            return owner, cols, coefs
+        values = self.constants.times(coefs[fixed], cols[fixed])
+        rows, group = np.unique(owner[fixed], return_inverse=True)
+        total = self.constants.sums(group.ravel(), values, len(rows), block.dtype)
+        owner = np.concatenate([owner[~fixed], rows])
+        cols = np.concatenate([cols[~fixed], self.constants.as_ids(total, block.dtype)])
+        coefs = np.concatenate([coefs[~fixed], np.full(len(rows), PLUS, np.int32)])
+        order = np.argsort(owner, kind="stable")
+        return owner[order], cols[order], coefs[order]
 
     # Decisions
 
@@ -291,7 +305,7 @@ class Fuser:
 
     def _call(self, block: Block) -> None:
         """Arguments of a call are slots, except expressions of one argument and what cannot be a slot."""
-        mask = self.live[block.start : block.stop].reshape(-1, block.spec.m).any(1)
+        mask = self.live[block.start : block.stop].reshape(-1, block.call.m).any(1)
         for operand in block.operands:
             ids = operand[mask] if not mask.all() else operand
             ids = ids[(ids >= 0)]

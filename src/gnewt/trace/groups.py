@@ -30,7 +30,7 @@ class Groups:
         for block in pool.blocks:
             if block.kind == CALL:
                 codes = [self.table.leaf(np.dtype(d)).index for d in block.dtypes]
-                self._leaf_code[block.start : block.stop] = np.tile(codes, block.n // max(block.spec.m, 1))
+                self._leaf_code[block.start : block.stop] = np.tile(codes, block.n // max(block.call.m, 1))
             else:
                 self._leaf_code[block.start : block.stop] = self.table.leaf(np.dtype(block.dtype)).index
         self._template_of_group = np.zeros(1024, np.int32)
@@ -71,7 +71,7 @@ class Groups:
         # Rows with the same signs are one operation.
         signs = np.full((len(rows), int(count.max())), -1, np.int8)
         signs[owner, position] = kind
-        patterns, which = _unique_rows(signs)
+        patterns, which = unique_rows(signs)
         for p, pattern in enumerate(patterns):
             chosen = np.flatnonzero(which == p)
             key = tuple(int(s) for s in pattern if s >= 0)
@@ -118,14 +118,14 @@ class Groups:
     def build(self, op: Op, operands: list[np.ndarray], places: np.ndarray) -> None:
         """Form the groups of op(operands) at the given ids."""
         codes = np.stack([self.codes(o) for o in operands], 1)
-        patterns, which = _unique_rows(codes)
+        patterns, which = unique_rows(codes)
         for p, pattern in enumerate(patterns):
             chosen = slice(None) if len(patterns) == 1 else np.flatnonzero(which == p)
             children = [self.table.templates[c] for c in pattern]
             parts = [self.columns(o[chosen], t) for o, t in zip(operands, children, strict=True)]
             args = np.concatenate([a for a, _ in parts], 1)
             consts = np.concatenate([c for _, c in parts], 1)
-            cmap, kept_consts = _merge_columns(consts)
+            cmap, kept_consts = merge_columns(consts)
             for amap, kept_args, rows in sharing(args):
                 template = self.table.compose(op, children, amap, cmap)
                 self._add(
@@ -142,7 +142,7 @@ class Groups:
         self.row_of[places] = np.arange(len(places))
 
 
-def _unique_rows(table: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+def unique_rows(table: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     """Distinct rows, in order of first appearance, and which of them each row is."""
     if (table == table[0]).all():
         return [table[0]], np.zeros(len(table), np.int64)
@@ -161,7 +161,7 @@ def _unique_rows(table: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
     return [table[first[i]] for i in order], rank[which.ravel()]
 
 
-def _merge_columns(consts: np.ndarray) -> tuple[tuple[int, ...], list[int]]:
+def merge_columns(consts: np.ndarray) -> tuple[tuple[int, ...], list[int]]:
     """Identify constant columns that are equal at all places: (map of columns, columns kept)."""
     kept: list[int] = []
     mapping: list[int] = []
@@ -200,7 +200,7 @@ def sharing(args: np.ndarray) -> list[tuple[tuple[int, ...], list[int], Any]]:
             _, at, inverse = np.unique(args[r], return_index=True, return_inverse=True)
             first[r] = at[inverse.ravel()]
     out = []
-    patterns, which = _unique_rows(first)
+    patterns, which = unique_rows(first)
     for p, pattern in enumerate(patterns):
         kept = sorted(set(pattern.tolist()))
         number = {c: i for i, c in enumerate(kept)}

@@ -77,7 +77,10 @@ def _scatter_mul(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     index = scatter_index(instr, lift.watch(ins[1]))
     flat = index.reshape(index.shape[0], -1)
     ordered = np.sort(flat, 1)
-    if not is_float(instr.out_avals[0].dtype) or ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any():
+    if (
+        not is_float(instr.out_avals[0].dtype)
+        or ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any()
+    ):
         raise Opaque("scatter-mul with repeated indices")
     array, index, update = join_batch([lift.ids(ins[0]), index, lift.ids(ins[2])])
     old = take_flat(array, np.maximum(index, 0))

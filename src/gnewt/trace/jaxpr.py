@@ -16,6 +16,7 @@ import jax
 import jax.extend.core as jex
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from gnewt._errors import _LIBRARY_ROOTS
 
@@ -60,6 +61,8 @@ class Instr:
     """Structural identity: primitive, parameters, sub-programs (not the variables)."""
     region: Program | None = None
     """The equations that a region stands for."""
+    site: Any = None
+    """The equation whose source line names this one."""
     in_avals: tuple[Any, ...] = ()
     out_avals: tuple[Any, ...] = ()
 
@@ -124,6 +127,11 @@ def _open(closed: Any) -> tuple[Any, Sequence[Any]]:
     return closed, getattr(closed, "consts", ())
 
 
+def _is_library(jaxpr: Any) -> bool:
+    info = getattr(getattr(jaxpr, "debug_info", None), "func_src_info", None) or ""
+    return any(root in info for root in _LIBRARY_ROOTS)
+
+
 def _new_var(program: Program, aval: Any) -> int:
     program.avals.append(aval)
     return len(program.avals) - 1
@@ -133,7 +141,9 @@ def _operand(env: dict[Any, Any], atom: Any) -> Any:
     return Lit(atom.val, atom.aval) if isinstance(atom, jex.Literal) else env[atom]
 
 
-def _inline(program: Program, jaxpr: Any, consts: Sequence[Any], env: dict, hoisted: list[Any]) -> None:
+def _inline(
+    program: Program, jaxpr: Any, consts: Sequence[Any], env: dict, hoisted: list[Any], site: Any = None
+) -> None:
     for var, value in zip(jaxpr.constvars, consts, strict=True):
         env[var] = _new_var(program, var.aval)
         program.consts.append((env[var], len(hoisted)))
@@ -145,7 +155,9 @@ def _inline(program: Program, jaxpr: Any, consts: Sequence[Any], env: dict, hois
             inner, inner_consts = _open(eqn.params[_INLINED[name]])
             # One jaxpr may be called many times: its variables are bound anew for each call.
             scope = dict(zip(inner.invars, ins, strict=True))
-            _inline(program, inner, inner_consts, scope, hoisted)
+            # JAX traces a library function once: its equations then name the line that called it first.
+            where = site if site is not None else eqn if _is_library(inner) else None
+            _inline(program, inner, inner_consts, scope, hoisted, where)
             for var, out in zip(eqn.outvars, inner.outvars, strict=True):
                 env[var] = _operand(scope, out)
             continue
@@ -156,6 +168,7 @@ def _inline(program: Program, jaxpr: Any, consts: Sequence[Any], env: dict, hois
         bodies = tuple(flatten_jaxpr(sub, hoisted) for sub in _sub_jaxprs(eqn) if name in ("scan", "cond"))
         key = (name, _params_key(eqn.params, bodies))
         instr = Instr(name, eqn.params, ins, outs, eqn, bodies, key)
+        instr.site = eqn if site is None else site
         instr.in_avals = tuple(v.aval for v in eqn.invars)
         instr.out_avals = tuple(v.aval for v in eqn.outvars)
         program.instrs.append(instr)
@@ -223,6 +236,24 @@ def _primitives(eqn: Any) -> Iterator[tuple[str, Any]]:
 # Structural keys
 
 
+class Key:
+    """A nested tuple that remembers its hash: programs of thousands of equations are looked up at every call."""
+
+    __slots__ = ("_hash", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._hash = hash(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Key) and self._hash == other._hash and self.value == other.value
+
+
 def program_key(program: Program) -> Any:
     """Return what two programs that mean the same function have in common."""
     number: dict[int, int] = {}
@@ -238,7 +269,7 @@ def program_key(program: Program) -> Any:
     for instr in program.instrs:
         ins = tuple(name(v) for v in instr.ins)
         body.append((instr.key, ins, tuple((name(v), _aval_key(program.avals[v])) for v in instr.outs)))
-    return (head, consts, tuple(body), tuple(name(v) for v in program.outs))
+    return Key((head, consts, tuple(body), tuple(name(v) for v in program.outs)))
 
 
 def _aval_key(aval: Any) -> Any:
@@ -271,7 +302,7 @@ def _param_key(value: Any) -> Any:
     if hasattr(value, "eqns") or hasattr(value, "jaxpr"):
         hoisted: list[Any] = []
         program = flatten_jaxpr(value, hoisted)
-        return (program.key, tuple(value_key(h) for h in hoisted if not isinstance(h, jax.core.Tracer)))
+        return (program.key, tuple(value_key(h) for h in hoisted if not isinstance(h, Tracer)))
     if isinstance(value, tuple | list):
         return (type(value).__name__, tuple(_param_key(v) for v in value))
     if isinstance(value, np.ndarray):
@@ -287,21 +318,15 @@ def _param_key(value: Any) -> Any:
 
 
 def bind_instr(instr: Instr, args: Sequence[Any]) -> list[Any]:
-    """Apply one equation to JAX values (tracers included); literals are taken from the equation."""
+    """Apply one equation to JAX values (tracers included), all operands given."""
     if instr.region is not None:
         return run_program(instr.region, args)
-    eqn = instr.eqn
-    if not any(isinstance(v, jex.Literal) for v in eqn.invars) and len(set(eqn.invars)) == len(eqn.invars):
-        invars, values = eqn.invars, list(args)
-    else:
-        # A jaxpr wants each variable once; an equation may name one twice, or hold literals.
-        seen = {}
-        for var, value in zip(eqn.invars, args, strict=True):
-            if not isinstance(var, jex.Literal):
-                seen[var] = value
-        invars, values = list(seen), list(seen.values())
-    jaxpr = jex.Jaxpr((), invars, eqn.outvars, [eqn], eqn.effects)
-    return list(jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, ()))(*values))
+    # Fresh variables: an equation may name a variable twice, or hold a literal where a copy has a variable.
+    invars = [jex.Var(v.aval) for v in instr.eqn.invars]
+    eqn = instr.eqn.replace(invars=invars)
+    info = jex.DebugInfo("gnewt", instr.prim, ("",) * len(invars), ("",) * len(eqn.outvars))
+    jaxpr = jex.Jaxpr((), invars, eqn.outvars, [eqn], eqn.effects, info)
+    return list(jex.jaxpr_as_fun(jex.ClosedJaxpr(jaxpr, ()))(*args))
 
 
 def bind_scalars(instr: Instr, args: Sequence[Any]) -> Any:
@@ -309,7 +334,7 @@ def bind_scalars(instr: Instr, args: Sequence[Any]) -> Any:
     return instr.eqn.primitive.bind(*args, **instr.params)
 
 
-def run_program(program: Program, args: Sequence[Any], hoisted: Sequence[Any] = ()) -> list[Any]:
+def run_program(program: Program, args: Sequence[Any], hoisted: Any = ()) -> list[Any]:
     """Evaluate a flat program with JAX."""
     env: dict[int, Any] = dict(zip(program.ins, args, strict=True))
     for var, at in program.consts:
@@ -328,7 +353,9 @@ def run_program(program: Program, args: Sequence[Any], hoisted: Sequence[Any] = 
 
 
 def where_of(eqn: Any) -> str:
-    """Return `file:line` of the user's code that made an equation."""
+    """Return `file:line` of the user's code that made an equation (or an Instr)."""
+    if isinstance(eqn, Instr):
+        return where_of(eqn.site) or where_of(eqn.eqn)
     try:
         frames = eqn.source_info.traceback.frames
     except AttributeError:

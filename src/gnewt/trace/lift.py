@@ -13,7 +13,8 @@ import numpy as np
 from gnewt.trace.constants import Const, Constants, Unknown, as_known
 from gnewt.trace.jaxpr import Instr, Lit, Program, bind_instr
 from gnewt.trace.pool import CALL, CARRY, INPUT, OP, ROW, CallSpec, Pool
-from gnewt.trace.regions import close_regions
+from gnewt.trace.regions import close_regions, varying_outputs
+from gnewt.trace.roll import roll_program
 from gnewt.trace.rules import FOLDS, MOVES, NUMPY, RULES, Opaque, shape_of
 
 Value = Any
@@ -42,6 +43,7 @@ class Lifter:
         self.hoisted: list[Const] = []
         self.instr: Instr | None = None
         self.read_vars: set[int] = set()
+        self.prepared: dict[Any, tuple[Program, Program]] = {}
         self.forced: set[int] = set()
         """Equations (by identity) found opaque with results that cannot be slots."""
         self.enclosing: list[Instr] = []
@@ -74,13 +76,19 @@ class Lifter:
         return [self.literal(v) if isinstance(v, Lit) else env[v] for v in program.outs]
 
     def prepare(self, program: Program, values: Sequence[Value]) -> Program:
-        """Close the opaque regions of a program, given which inputs depend on the variables."""
+        """Roll unrolled loops and close opaque regions, given which inputs depend on the variables."""
         varying = [not isinstance(v, Const) for v in values]
+        memo = (id(program), tuple(varying))
+        if memo not in self.prepared:
+            _, found = varying_outputs(program, varying)
+            inputs = [v for v, flag in zip(program.ins, varying, strict=True) if flag]
+            # The program itself is kept: its identity is the key.
+            self.prepared[memo] = (program, roll_program(program, found, inputs))
 
         def opaque(instr: Instr) -> bool:
             return id(instr) in self.forced or (instr.prim not in self.rules and instr.prim not in MOVES)
 
-        return close_regions(program, varying, opaque)
+        return close_regions(self.prepared[memo][1], varying, opaque)
 
     def apply(self, instr: Instr, ins: list[Value]) -> list[Value]:
         """Apply one equation: by NumPy or JAX on constants, by its rule, or as an opaque call."""
@@ -94,6 +102,8 @@ class Lifter:
             if instr.prim in self.rules:
                 return self.rules[instr.prim](self, instr, ins)
             reason = "no rule for this primitive"
+            if instr.region is not None:
+                reason = "makes integers, booleans or complex numbers, which cannot be slots"
         except Opaque as problem:
             reason = str(problem)
         except Unknown:
@@ -282,8 +292,35 @@ def _last_uses(program: Program) -> list[list[int]]:
 
 
 FLAT = frozenset(
-    "sign floor ceil round is_finite eq ne lt le gt ge eq_to lt_to le_to and or xor not stop_gradient argmax argmin "
-    "nextafter shift_left shift_right_logical shift_right_arithmetic population_count clz".split()
+    [
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+        "is_finite",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "eq_to",
+        "lt_to",
+        "le_to",
+        "and",
+        "or",
+        "xor",
+        "not",
+        "stop_gradient",
+        "argmax",
+        "argmin",
+        "nextafter",
+        "shift_left",
+        "shift_right_logical",
+        "shift_right_arithmetic",
+        "population_count",
+        "clz",
+    ]
 )
 """Primitives whose derivative is zero."""
 

@@ -148,7 +148,7 @@ def _convolution(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     spatial = lhs.ndim - 3
     for s in range(spatial):
         low, high = p["padding"][s]
-        lhs = _pad_with(lhs, zero, 3 + s, low, high, p["lhs_dilation"][s] - 1)
+        lhs = _pad_with(lhs, zero, 3 + s, int(low), int(high), int(p["lhs_dilation"][s]) - 1)
     out_shape = shape_of(instr.out_avals[0])
     out_spatial = [out_shape[d.out_spec[2 + s]] for s in range(spatial)]
     kernel = rhs.shape[3:]

@@ -57,7 +57,7 @@ def _transpose(instr: Instr, fill: Fill, array: np.ndarray) -> np.ndarray:
 
 @move("rev")
 def _rev(instr: Instr, fill: Fill, array: np.ndarray) -> np.ndarray:
-    return np.flip(array, [d + 1 for d in instr.params["dimensions"]])
+    return np.flip(array, tuple(d + 1 for d in instr.params["dimensions"]))
 
 
 @move("slice")
@@ -101,14 +101,14 @@ def _pad(instr: Instr, fill: Fill, array: np.ndarray, value: np.ndarray) -> np.n
     config = instr.params["padding_config"]
     out = array
     for axis, (low, high, interior) in enumerate(config):
-        out = _pad_axis(out, value, axis + 1, low, high, interior)
+        out = _pad_axis(out, value, axis + 1, int(low), int(high), int(interior))
     return out
 
 
 def _pad_axis(array: np.ndarray, value: np.ndarray, axis: int, low: int, high: int, inner: int) -> np.ndarray:
     n = array.shape[axis]
     size = low + high + n + inner * max(n - 1, 0)
-    shape = array.shape[:axis] + (size,) + array.shape[axis + 1 :]
+    shape = (*array.shape[:axis], size, *array.shape[axis + 1 :])
     out = np.array(np.broadcast_to(value.reshape(-1, *[1] * (array.ndim - 1)), shape))
     at = low + np.arange(n) * (inner + 1)
     keep = (at >= 0) & (at < size)

@@ -73,6 +73,18 @@ class Block:
     def stop(self) -> int:
         return self.start + self.n
 
+    @property
+    def call(self) -> CallSpec:
+        """What a call block applies."""
+        assert self.spec is not None
+        return self.spec
+
+    @property
+    def csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(ptr, cols, coefs) of a row block."""
+        assert self.ptr is not None and self.cols is not None and self.coefs is not None
+        return self.ptr, self.cols, self.coefs
+
     def keys(self) -> np.ndarray:
         """int64[n]: when each scalar is made."""
         return np.repeat(self.base, self.n // len(self.base)) + self.offset

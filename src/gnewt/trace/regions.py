@@ -30,7 +30,7 @@ class NeedRegion(Exception):
         raise TraceError(
             explain_error(
                 f"{self.instr.prim} makes integers, booleans or complex numbers that leave every region",
-                where_of(self.instr.eqn),
+                where_of(self.instr),
                 "convert them to float before they leave the loop",
             )
         )
@@ -114,12 +114,16 @@ def _join(program: Program, instrs: list[Instr], members: set[int]) -> list[Inst
         for v in instr.outs:
             number.setdefault(v, len(number))
     parts = tuple(
-        (instr.key, tuple(number[v] if isinstance(v, int) else (str(v.dtype), value_key(v.value)) for v in instr.ins))
+        (
+            instr.key,
+            tuple(number[v] if isinstance(v, int) else (str(v.dtype), value_key(v.value)) for v in instr.ins),
+        )
         for instr in inside
     )
     region = Instr("+".join(dict.fromkeys(i.prim for i in inside)), {}, ins, outs, inside[0].eqn)
     region.key = ("region", parts, tuple(number[v] for v in outs))
     region.region = body
+    region.site = inside[0].site
     region.in_avals = tuple(program.avals[v] for v in ins)
     region.out_avals = tuple(program.avals[v] for v in outs)
     depends = set(outs)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gnewt.trace.jaxpr import Instr, Lit, Program, ScanSpec, program_key, value_key
-from gnewt.trace.rules import MOVES, shape_of
+from gnewt.trace.rules import MOVES, is_float
 
 MIN_REPEATS = 4
 MIN_EQUATIONS = 48
@@ -32,24 +32,36 @@ class Rolled:
     xs: list[list[Any]]
     """For each slice one variable or literal per repetition."""
     picks: list[tuple[int, int]]
-    """(output of the body, repetition) for every value that is read outside."""
+    """(output of the body, repetition) for every value that is read outside; -1 for the last carry."""
     outs: list[int]
 
 
 def roll_program(program: Program, varying: set[int], inputs: Sequence[int]) -> Program:
-    """Replace the repeated runs of a program by `rolled` equations."""
+    """Replace the repeated runs of a program by `rolled` equations.
+
+    Args:
+        program: a flat program.
+        varying: the variables that depend on the differentiated inputs.
+        inputs: those inputs.
+    """
     if len(program.instrs) < MIN_EQUATIONS:
         return program
-    early, rest = _split_early(program, varying, inputs)
+    captured = [*program.ins, *(v for v, _ in program.consts)]
+    # Slices of constants are periodic where they read a fixed initial state, and not where they follow the loop.
+    best, early, rest = None, program.instrs, []
+    for known, constants in (({*inputs}, False), ({*captured}, True)):
+        split = _split_early(program, varying, known, constants)
+        found = _find_run(split[1])
+        if found is not None and (best is None or found[2] > best[2]):
+            best, (early, rest) = found, split
     done = False
     for _ in range(4):
-        found = _find_run(rest, varying)
-        if found is None:
+        if best is None:
             break
-        start, period, repeats = found
+        start, period, repeats = best
         rolled = None
-        for skip in range(min(3, repeats - MIN_REPEATS + 1)):
-            rolled = _make_rolled(program, early, rest, start + skip * period, period, repeats - skip, varying)
+        for skip in range(max(0, min(3, repeats - MIN_REPEATS + 1))):
+            rolled = _make_rolled(program, rest, start + skip * period, period, repeats - skip, varying)
             if rolled is not None:
                 start, repeats = start + skip * period, repeats - skip
                 break
@@ -57,6 +69,7 @@ def roll_program(program: Program, varying: set[int], inputs: Sequence[int]) -> 
             break
         rest = [*rest[:start], _as_instr(program, rolled, rest[start]), *rest[start + period * repeats :]]
         done = True
+        best = _find_run(rest)
     if not done:
         return program
     out = Program(program.avals, program.ins, program.consts, [*early, *rest], program.outs)
@@ -64,15 +77,21 @@ def roll_program(program: Program, varying: set[int], inputs: Sequence[int]) -> 
     return out
 
 
-def _split_early(program: Program, varying: set[int], inputs: Sequence[int]) -> tuple[list[Instr], list[Instr]]:
-    """Constants and data movement of the inputs come first: what remains is periodic."""
-    known = {*inputs, *(v for v, _ in program.consts)}
+def _split_early(
+    program: Program, varying: set[int], start: set[int], constants: bool
+) -> tuple[list[Instr], list[Instr]]:
+    """Data movement of the inputs (and of constants, and their arithmetic) comes first: the rest is periodic."""
+    known = set(start)
     early, rest = [], []
     for instr in program.instrs:
         vars_ = [v for v in instr.ins if isinstance(v, int)]
-        constant = not any(v in varying for v in vars_)
-        moves = instr.prim in MOVES or (
-            instr.prim in ("gather", "dynamic_slice") and not any(isinstance(v, int) and v in varying for v in instr.ins[1:])
+        constant = constants and not any(v in varying for v in vars_)
+        moves = bool(vars_) and (
+            instr.prim in MOVES
+            or (
+                instr.prim in ("gather", "dynamic_slice")
+                and not any(v in varying for v in instr.ins[1:] if isinstance(v, int))
+            )
         )
         if all(v in known for v in vars_) and (constant or moves):
             known.update(instr.outs)
@@ -82,13 +101,13 @@ def _split_early(program: Program, varying: set[int], inputs: Sequence[int]) -> 
     return early, rest
 
 
-def _find_run(rest: list[Instr], varying: set[int]) -> tuple[int, int, int] | None:
+def _find_run(rest: list[Instr]) -> tuple[int, int, int] | None:
     """Return (start, period, repeats) of the longest repetition, cut where the fewest values cross."""
     number: dict[Any, int] = {}
     keys = []
     for instr in rest:
         shapes = tuple((a.shape, a.dtype) for a in instr.in_avals)
-        key = (instr.key, shapes, tuple(isinstance(v, Lit) for v in instr.ins)) if instr.prim != "rolled" else id(instr)
+        key = (instr.key, shapes) if instr.prim != "rolled" else id(instr)
         keys.append(number.setdefault(key, len(number)))
     sequence = np.array(keys)
     length = len(sequence)
@@ -132,7 +151,7 @@ def _best_cut(rest: list[Instr], start: int, period: int) -> int:
 
 
 def _make_rolled(
-    program: Program, early: list[Instr], rest: list[Instr], start: int, period: int, repeats: int, varying: set[int]
+    program: Program, rest: list[Instr], start: int, period: int, repeats: int, varying: set[int]
 ) -> Rolled | None:
     run = rest[start : start + period * repeats]
     if len(run) < MIN_EQUATIONS:
@@ -145,8 +164,10 @@ def _make_rolled(
         body_avals.append(aval)
         return len(body_avals) - 1
 
-    inner = {(q, o): new_var(avals[v]) for q, instr in enumerate(run[:period]) for o, v in enumerate(instr.outs)}
-    consts: dict[Any, int] = {}
+    inner = {
+        (q, o): new_var(avals[v]) for q, instr in enumerate(run[:period]) for o, v in enumerate(instr.outs)
+    }
+    consts: dict[int, int] = {}
     slices: dict[Any, tuple[int, list[Any]]] = {}
     carries: dict[tuple[int, int, int], tuple[int, Any]] = {}
     """(equation, output, lag) → (variable of the body, initial value)."""
@@ -163,38 +184,41 @@ def _make_rolled(
             if kind == "inner":
                 ins.append(inner[detail])
             elif kind == "carry":
+                if not is_float(aval.dtype) and operands[-1] in varying:
+                    return None
                 var = _carry(detail, operands, carries, new_var, aval)
                 if var is None:
                     return None
                 ins.append(var)
             elif kind == "same":
-                key = detail if isinstance(detail, int) else ("lit", str(detail.dtype), detail.shape, value_key(detail.value))
-                if isinstance(detail, Lit):
-                    ins.append(detail)
-                else:
-                    ins.append(consts.setdefault(key, -1) if key in consts and consts[key] >= 0 else _set(consts, key, new_var(aval)))
+                if isinstance(detail, int) and detail not in consts:
+                    consts[detail] = new_var(aval)
+                ins.append(consts[detail] if isinstance(detail, int) else detail)
             else:
-                key = tuple(v if isinstance(v, int) else (str(v.dtype), v.shape, value_key(v.value)) for v in operands)
+                key = tuple(
+                    v if isinstance(v, int) else (str(v.dtype), v.shape, value_key(v.value)) for v in operands
+                )
                 if key not in slices:
                     slices[key] = (new_var(aval), operands)
                 ins.append(slices[key][0])
         first = copies[0]
         instrs.append(dataclasses.replace(first, ins=ins, outs=[inner[q, o] for o in range(len(first.outs))]))
-    return _finish(program, rest, start, period, repeats, run, place, body_avals, inner, consts, slices, carries, instrs)
+    return _finish(
+        program, rest, start, period, repeats, run, place, body_avals, inner, consts, slices, carries, instrs
+    )
 
 
-def _set(table: dict[Any, int], key: Any, value: int) -> int:
-    table[key] = value
-    return value
-
-
-def _source(operands: list[Any], place: dict[int, tuple[int, int, int]], repeats: int) -> tuple[str, Any] | None:
+def _source(
+    operands: list[Any], place: dict[int, tuple[int, int, int]], repeats: int
+) -> tuple[str, Any] | None:
     """Say where an operand comes from, over all repetitions: within, before, the same, or one for each."""
     found = [place.get(v) if isinstance(v, int) else None for v in operands]
     if all(f is None for f in found):
         first = operands[0]
         same = all(
-            v == first if isinstance(v, int) else isinstance(first, Lit) and value_key(v.value) == value_key(first.value)
+            v == first
+            if isinstance(v, int)
+            else isinstance(first, Lit) and value_key(v.value) == value_key(first.value)
             for v in operands
         )
         return ("same", first) if same else ("slice", None)
@@ -212,7 +236,9 @@ def _source(operands: list[Any], place: dict[int, tuple[int, int, int]], repeats
     return ("carry", (last[1], last[2], lag)) if lag <= _MAX_LAG else None
 
 
-def _carry(detail: tuple[int, int, int], operands: list[Any], carries: dict, new_var: Any, aval: Any) -> int | None:
+def _carry(
+    detail: tuple[int, int, int], operands: list[Any], carries: dict, new_var: Any, aval: Any
+) -> int | None:
     """Return the variable of a value from `lag` repetitions before, adding a shift register where lag > 1."""
     q, o, lag = detail
     for back in range(1, lag + 1):
@@ -220,7 +246,11 @@ def _carry(detail: tuple[int, int, int], operands: list[Any], carries: dict, new
         key = (q, o, back)
         if key in carries:
             known = carries[key][1]
-            same = known == init if isinstance(known, int) else isinstance(init, Lit) and value_key(known.value) == value_key(init.value)
+            same = (
+                known == init
+                if isinstance(known, int)
+                else isinstance(init, Lit) and value_key(known.value) == value_key(init.value)
+            )
             if not same:
                 return None
         else:
@@ -238,9 +268,14 @@ def _finish(
     outputs: list[Any] = []
     for q, o, lag in carries:
         outputs.append(inner[q, o] if lag == 1 else carries[q, o, lag - 1][0])
-    asked = list(dict.fromkeys((place[v][1], place[v][2]) for v in wanted))
+    finals = {(q, o): i for i, (q, o, lag) in enumerate(carries) if lag == 1}
+    last = {v for v in wanted if place[v][0] == repeats - 1 and place[v][1:] in finals}
+    asked = list(dict.fromkeys(place[v][1:] for v in wanted if v not in last))
     outputs += [inner[key] for key in asked]
-    picks = [(len(carries) + asked.index((place[v][1], place[v][2])), place[v][0]) for v in wanted]
+    picks = [
+        (finals[place[v][1:]], -1) if v in last else (len(carries) + asked.index(place[v][1:]), place[v][0])
+        for v in wanted
+    ]
     body = Program(
         body_avals,
         [*consts.values(), *[var for var, _ in carries.values()], *[var for var, _ in slices.values()]],
@@ -262,7 +297,12 @@ def _finish(
         return None
     spec = ScanSpec(body, len(consts), len(carries), repeats, False)
     return Rolled(
-        spec, list(consts), [init for _, init in carries.values()], [ops for _, ops in slices.values()], picks, wanted
+        spec,
+        list(consts),
+        [init for _, init in carries.values()],
+        [ops for _, ops in slices.values()],
+        picks,
+        wanted,
     )
 
 
@@ -270,13 +310,8 @@ def _as_instr(program: Program, rolled: Rolled, first: Instr) -> Instr:
     ins = [*rolled.consts, *rolled.init, *[v for group in rolled.xs for v in group]]
     instr = Instr("rolled", {"rolled": rolled}, ins, rolled.outs, first.eqn)
     instr.bodies = (rolled.spec.body,)
+    instr.site = first.site
     instr.key = ("rolled", rolled.spec.body.key, rolled.spec.length, tuple(rolled.picks))
     instr.in_avals = tuple(v if isinstance(v, Lit) else program.avals[v] for v in ins)
     instr.out_avals = tuple(program.avals[v] for v in rolled.outs)
     return instr
-
-
-def slice_shape(rolled: Rolled, at: int) -> tuple[int, ...]:
-    """Shape of one slice of the at-th xs."""
-    spec = rolled.spec
-    return shape_of(spec.body.avals[spec.body.ins[spec.num_consts + spec.num_carry + at]])

@@ -48,8 +48,9 @@ def peel(
         if stays.any():
             leaves.append((ids[stays], weights[stays]))
             ids, weights = ids[~stays], weights[~stays]
-        terms, owner = row_terms(block.ptr, ids - block.start)
-        send(block.cols[terms], constants.times(weights[owner], block.coefs[terms]))
+        ptr, cols, coefs = block.csr
+        terms, owner = row_terms(ptr, ids - block.start)
+        send(cols[terms], constants.times(weights[owner], coefs[terms]))
     for found in waiting.values():
         leaves += found
     # Contributions to one carried value may arrive before and after its block was passed.
@@ -93,10 +94,11 @@ def live_scalars(pool: Pool, roots: np.ndarray, carried: np.ndarray) -> np.ndarr
             if not mask.any():
                 continue
             if block.kind == ROW:
-                terms, _ = row_terms(block.ptr, np.flatnonzero(mask))
-                needed = [block.cols[terms]]
+                ptr, cols, _ = block.csr
+                terms, _ = row_terms(ptr, np.flatnonzero(mask))
+                needed = [cols[terms]]
             elif block.kind == CALL:
-                some = mask.reshape(-1, block.spec.m).any(1)
+                some = mask.reshape(-1, block.call.m).any(1)
                 needed = [o[some] for o in block.operands]
             else:
                 needed = [o if mask.all() else o[mask] for o in block.operands]

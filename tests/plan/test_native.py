@@ -1,0 +1,312 @@
+"""The native planner gives the integers of the Python planner, which is its specification."""
+
+import ctypes
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gnewt import _native
+from gnewt.graph import Family, Structure, check_plan
+from gnewt.graph.schedule import instance_levels
+from gnewt.plan import Adjacency, KKTGraph, Order, make_plan, min_degree, min_fill, orderings
+from gnewt.plan.layout import split_tree
+from gnewt.plan.tree import OverLimit
+from helpers.random_graphs import random_graph
+
+needs_library = pytest.mark.skipif(_native.LIBRARY is None, reason="the native library was not built")
+
+
+@pytest.fixture
+def compare(monkeypatch):
+    """Call a function with the library and without it."""
+
+    def call(function, *args):
+        native = function(*args)
+        with monkeypatch.context() as m:
+            m.setattr(_native, "LIBRARY", None)
+            return native, function(*args)
+
+    return call
+
+
+# Graphs
+
+
+def kkt(num_inputs, num, reads, primal, sizes=None):
+    """A KKTGraph from (reader, read) pairs and pairs that a Hessian couples."""
+    reads, primal = np.asarray(reads, int).reshape(-1, 2), np.asarray(primal, int).reshape(-1, 2)
+    both = np.concatenate([reads, primal])
+    sizes = np.ones(num, np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    return KKTGraph(
+        vertex_of_slot=np.repeat(np.arange(num), sizes).astype(np.int32),
+        sizes=sizes,
+        is_input=np.arange(num) < num_inputs,
+        primal=Adjacency.from_pairs(num, primal[:, 0], primal[:, 1]),
+        reads=Adjacency.from_pairs(num, reads[:, 0], reads[:, 1], symmetric=False),
+        adjacency=Adjacency.from_pairs(num, both[:, 0], both[:, 1]),
+    )
+
+
+def random_kkt(seed):
+    """Weighted, with isolated vertices and several components as often as not."""
+    rng = np.random.default_rng(seed)
+    num_inputs, num_nodes = int(rng.integers(1, 15)), int(rng.integers(0, 30))
+    num = num_inputs + num_nodes
+    fan = int(rng.integers(1, 4))
+    reads = [
+        (v, w) for v in range(num_inputs, num) for w in rng.integers(0, v, int(rng.integers(0, fan + 1)))
+    ]
+    primal = rng.integers(0, num, (int(rng.integers(0, 2 * num)), 2))
+    return kkt(num_inputs, num, np.array(reads, int), primal, rng.integers(1, 5, num))
+
+
+def chain(T):
+    x, u = T + np.arange(T), np.arange(T)
+    reads = np.concatenate([np.stack([x, u], 1), np.stack([x[1:], x[:-1]], 1)])
+    return kkt(T, 2 * T, reads, np.stack([x[:-1], u[1:]], 1), np.repeat([1, 4], T))
+
+
+def reduction_tree(n):
+    inner = np.arange(n - 1)
+    reads = np.concatenate([np.stack([n + inner, 2 * inner], 1), np.stack([n + inner, 2 * inner + 1], 1)])
+    return kkt(n, 2 * n - 1, reads, [(2 * n - 2, 2 * n - 2)])
+
+
+def star(n):
+    return kkt(n, n + 1, np.stack([np.full(n, n), np.arange(n)], 1), [])
+
+
+def grid(n):
+    at = np.arange(n * n).reshape(n, n)
+    across, down = [at[:, :-1], at[:, 1:]], [at[:-1], at[1:]]
+    primal = [np.stack([a.ravel(), b.ravel()], 1) for a, b in (across, down)]
+    return kkt(n * n, n * n, [], np.concatenate(primal))
+
+
+def hopeless(num, seed=0):
+    """Six random couplings per vertex: an expander, whose tree-width is a constant part of its size."""
+    rng = np.random.default_rng(seed)
+    v = np.repeat(np.arange(num), 3)
+    later = v >= num // 2
+    reads = np.stack([v, rng.integers(0, np.maximum(v, 1))], 1)[later]
+    return kkt(num // 2, num, reads, np.stack([v, rng.integers(0, num, len(v))], 1)[~later])
+
+
+GRAPHS = {
+    "chain": lambda: chain(400),
+    "tree": lambda: reduction_tree(256),
+    "star": lambda: star(300),
+    "grid": lambda: grid(24),
+    "hopeless": lambda: hopeless(500),
+    "empty": lambda: kkt(0, 0, [], []),
+    "alone": lambda: kkt(1, 1, [], []),
+}
+RULES = {"min_degree": min_degree, "min_fill": min_fill}
+
+
+def assert_same_order(a, b):
+    assert a.tail == b.tail
+    assert a.vertices.dtype == b.vertices.dtype == np.int32
+    np.testing.assert_array_equal(a.vertices, b.vertices)
+
+
+def assert_same_tree(a, b):
+    for name in ("parent", "frontal_ptr", "frontal_idx", "separator_ptr", "separator_idx"):
+        x, y = getattr(a, name), getattr(b, name)
+        assert x.dtype == y.dtype, name
+        np.testing.assert_array_equal(x, y, err_msg=name)
+
+
+# The same integers
+
+
+@needs_library
+@pytest.mark.parametrize("rule", RULES)
+def test_orders_and_trees_of_random_graphs(compare, rule):
+    for seed in range(240):
+        graph = random_kkt(seed)
+        for reads in (None, graph.reads):
+            native, python = compare(RULES[rule], graph.adjacency, graph.sizes, reads)
+            assert_same_order(native, python)
+            assert_same_tree(*compare(split_tree, graph, native))
+
+
+@needs_library
+def test_trees_of_random_orders_with_random_tails(compare):
+    for seed in range(240):
+        graph, rng = random_kkt(seed), np.random.default_rng(seed)
+        vertices = rng.permutation(graph.num_vertices).astype(np.int32)
+        order = Order(vertices, int(rng.integers(0, graph.num_vertices + 1)))
+        assert_same_tree(*compare(split_tree, graph, order))
+
+
+@needs_library
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_orders_and_trees_of_known_graphs(compare, name, rule):
+    graph = GRAPHS[name]()
+    for reads in (None, graph.reads):
+        native, python = compare(RULES[rule], graph.adjacency, graph.sizes, reads)
+        assert_same_order(native, python)
+        assert_same_tree(*compare(split_tree, graph, native))
+
+
+@needs_library
+@pytest.mark.parametrize("wide", [0, 3, 20, 60])
+def test_the_rule_that_stops_refining(compare, monkeypatch, wide):
+    monkeypatch.setattr(orderings, "WIDE", wide)
+    graph = hopeless(400)
+    for rule in RULES.values():
+        native, python = compare(rule, graph.adjacency, graph.sizes, graph.reads)
+        assert_same_order(native, python)
+        assert native.tail < graph.num_vertices - wide
+        assert_same_tree(*compare(split_tree, graph, native))
+
+
+@pytest.mark.parametrize("native", [pytest.param(True, marks=needs_library), False])
+def test_a_limit_on_separators_is_exact(monkeypatch, native):
+    if not native:
+        monkeypatch.setattr(_native, "LIBRARY", None)
+    # A path of 10 inputs from one end: nine separators of one element each.
+    graph = kkt(10, 10, [], np.stack([np.arange(9), np.arange(1, 10)], 1))
+    order = Order(np.arange(10, dtype=np.int32), 10)
+    assert split_tree(graph, order, 9).num_bags == 9
+    with pytest.raises(OverLimit):
+        split_tree(graph, order, 8)
+
+
+def reference_order(graph, reads, score):
+    """The definition: look at every vertex, at every step."""
+    num, weight = graph.num_vertices, graph.sizes
+    near = [set(ns) for ns in graph.adjacency.lists()]
+    readers = [set() for _ in range(num)]
+    for v, ws in enumerate([] if reads is None else reads.lists()):
+        for w in ws:
+            readers[w].add(v)
+    left, order = set(range(num)), []
+    while True:
+        free = [v for v in left if not readers[v] & left]
+        if not free:
+            break
+        v = min(free, key=lambda v: (score(v, near, weight), v))
+        if len(near[v]) == len(left) - 1 or len(near[v]) > orderings.WIDE:
+            break
+        for u in near[v]:
+            near[u] = (near[u] | near[v]) - {u, v}
+        left.remove(v)
+        order.append(v)
+    return order + sorted(left, reverse=True), len(order)
+
+
+def degree(v, near, weight):
+    return sum(int(weight[w]) for w in near[v])
+
+
+def fill(v, near, weight):
+    return sum(int(weight[a] * weight[b]) for a in near[v] for b in near[v] if a < b and b not in near[a])
+
+
+@pytest.mark.parametrize(("rule", "score"), [(min_degree, degree), (min_fill, fill)])
+@pytest.mark.parametrize("native", [pytest.param(True, marks=needs_library), False])
+def test_scores_kept_by_differences_give_the_order_of_the_definition(monkeypatch, rule, score, native):
+    if not native:
+        monkeypatch.setattr(_native, "LIBRARY", None)
+    for seed in range(0, 240, 4):
+        graph = random_kkt(seed)
+        for reads in (None, graph.reads):
+            vertices, tail = reference_order(graph, reads, score)
+            assert_same_order(
+                rule(graph.adjacency, graph.sizes, reads), Order(np.array(vertices, np.int32), tail)
+            )
+
+
+def random_structure(seed):
+    """Families with several instances, repeated arguments and slots defined by several instances."""
+    rng = np.random.default_rng(seed)
+    num_inputs = slots = int(rng.integers(2, 10))
+    families = []
+    for _ in range(int(rng.integers(1, 8))):
+        n, k, m = (int(i) for i in rng.integers(1, 4, 3))
+        args = rng.integers(0, slots, (n, k)).astype(np.int32)
+        if rng.random() < 0.5:
+            families.append(Family(len, args, hess_pattern=np.eye(k, dtype=bool)))
+            continue
+        outs = slots + (rng.integers(0, 1, (n, m)) if rng.random() < 0.3 else np.arange(n * m).reshape(n, m))
+        families.append(Family(len, args, outs.astype(np.int32)))
+        slots = int(outs.max()) + 1
+    families.append(Family(len, np.arange(slots, dtype=np.int32)[:, None]))
+    return Structure(tuple(families), num_inputs, slots, None, (), (), tuple(() for _ in families))
+
+
+@needs_library
+def test_plans_have_equal_digests(compare):
+    for seed in range(60):
+        structure = random_structure(seed)
+        for order in ("auto", "causal", "min_degree", "nested_dissection", "hessian"):
+            native, python = compare(make_plan, structure, order)
+            check_plan(native)
+            assert native.digest == python.digest
+            assert native.certificate == python.certificate
+            assert native.entry_ptr.dtype == python.entry_ptr.dtype == np.int64
+            assert native.entry_row.dtype == python.entry_row.dtype == np.int32
+
+
+@needs_library
+def test_plans_of_graphs_have_equal_digests(compare):
+    for seed in range(0, 40, 5):
+        native, python = compare(make_plan, random_graph(seed).graph.structure())
+        assert native.digest == python.digest
+
+
+@needs_library
+def test_levels(compare):
+    for seed in range(120):
+        structure = random_structure(seed)
+        native, python = compare(instance_levels, structure.families, structure.num_slots)
+        assert native.keys() == python.keys()
+        for f in native:
+            np.testing.assert_array_equal(native[f], python[f])
+
+
+# The border
+
+
+def test_the_environment_turns_the_library_off():
+    """A process without the library plans, and plans the same."""
+    code = (
+        "from gnewt import _native; from helpers.random_graphs import random_graph; from gnewt.plan import make_plan;"
+        "assert _native.LIBRARY is None; print(make_plan(random_graph(7).graph.structure()).digest)"
+    )
+    env = {**os.environ, "GNEWT_NATIVE": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == make_plan(random_graph(7).graph.structure()).digest
+
+
+@needs_library
+def test_wrong_arrays_are_refused_before_the_call():
+    ptr, idx, sizes = np.array([0, 1, 2]), np.array([1, 0], np.int32), np.array([1, 1])
+    assert _native.greedy_order(False, ptr, idx, sizes, None, 512)[0].tolist() == [1, 0]
+    with pytest.raises(ctypes.ArgumentError):
+        _native.greedy_order(False, ptr, idx.astype(np.int64), sizes, None, 512)
+    with pytest.raises(ctypes.ArgumentError):
+        _native.greedy_order(False, ptr, np.zeros(4, np.int32)[::2], sizes, None, 512)
+    with pytest.raises(ValueError, match="row pointers"):
+        _native.greedy_order(False, np.array([0, 1, 9]), idx, sizes, None, 512)
+    with pytest.raises(ValueError, match="length"):
+        _native.greedy_order(False, ptr, idx, np.array([1]), None, 512)
+
+
+@needs_library
+@pytest.mark.parametrize("bad", [[1, 7], [1, -1]])
+def test_indices_out_of_range_are_refused_by_the_library(bad):
+    ptr, order, of_item = np.array([0, 1, 2]), np.array([0, 1], np.int32), np.array([0, 1], np.int32)
+    idx = np.array(bad, np.int32)
+    with pytest.raises(ValueError, match="contradict"):
+        _native.greedy_order(True, ptr, idx, np.array([1, 1]), None, 512)
+    with pytest.raises(ValueError, match="contradict"):
+        _native.decompose(ptr, idx, order, 2, of_item, 99)
+    with pytest.raises(ValueError, match="contradict"):
+        _native.decompose(ptr, np.array([1, 0], np.int32), np.zeros(2, np.int32), 2, of_item, 99)
