@@ -22,6 +22,7 @@ import numpy as np
 
 from gnewt._errors import PlanError
 from gnewt.graph import Plan
+from gnewt.kkt.ragged import gather, interleave, listed, postorder, share, starts
 
 _VERSION = 1
 _F, _G, _PP, _C, _R = range(5)
@@ -48,7 +49,7 @@ class NativeLayout:
 def lay_out_native(plan: Plan, num_sources: int) -> NativeLayout:
     """Turn a plan into the arrays of the native engine. Vectorised over fronts; once per plan."""
     tables = _Coordinates(plan)
-    order, rank, num_children = _postorder(plan.parent)
+    order, rank, num_children = postorder(plan.parent)
     front, kind, row, col, src = _contributions(plan, tables, rank)
     blocks = _merge_blocks(_find_runs(front, kind, row, col, src))
     sections, flags = _sections(plan, tables, order, rank, num_children, blocks, (front, kind, row, col, src))
@@ -59,16 +60,16 @@ def lay_out_native(plan: Plan, num_sources: int) -> NativeLayout:
         [p, q, b, flags, *(np.bincount(s[0], minlength=num_fronts) // w for s, w in sections)], axis=1
     )
     header = (np.repeat(np.arange(num_fronts), _SHAPE_HEADER), counts.ravel())
-    pool, length = _interleave([header, *(s for s, _ in sections)], num_fronts)
-    shape_start, shapes = _share(pool, length)
+    pool, length = interleave([header, *(s for s, _ in sections)], num_fronts)
+    shape_start, shapes = share(pool, length)
 
-    sources, source_len = _interleave(
-        [(blocks.front, blocks.src), (front[on_diagonal], src[on_diagonal])], num_fronts
+    sources, source_len = interleave(
+        [(blocks.front, blocks.src), listed(front[on_diagonal], src[on_diagonal, None])], num_fronts
     )
     slots, slot_len = tables.slots_of_fronts(order)
-    records = np.stack([shape_start, _starts(slot_len), _starts(source_len), num_children[order]], axis=1)
+    records = np.stack([shape_start, starts(slot_len), starts(source_len), num_children[order]], axis=1)
     parts = [records.ravel(), shapes, slots, sources]
-    at = _HEADER + _starts(np.array([len(part) for part in parts]))
+    at = _HEADER + starts(np.array([len(part) for part in parts]))
     sizes = [max(int(p.max(initial=0)), 1), max(int((q + b).max(initial=0)), 1)]
     head = [
         _VERSION,
@@ -128,8 +129,8 @@ class _Coordinates:
         is_pair = (plan.elim_idx < plan.num_slots) & ~is_input
         self.p = np.bincount(of_elim, is_pair, num).astype(np.int64)
         self.q = np.bincount(of_elim, is_input, num).astype(np.int64)
-        pair_rank = np.cumsum(is_pair) - 1 - _starts(self.p)[of_elim]
-        input_rank = np.cumsum(is_input) - 1 - _starts(self.q)[of_elim] + self.p[of_elim]
+        pair_rank = np.cumsum(is_pair) - 1 - starts(self.p)[of_elim]
+        input_rank = np.cumsum(is_input) - 1 - starts(self.q)[of_elim] + self.p[of_elim]
         of_slot = np.empty(plan.num_slots, np.int64)
         of_slot[plan.elim_idx[is_pair]] = pair_rank[is_pair]
         of_slot[plan.elim_idx[is_input]] = input_rank[is_input]
@@ -143,8 +144,8 @@ class _Coordinates:
         # A causal plan lists each pair twice, as x and as λ: the slot counts once.
         twice = self.dual if np.any(self.p) else np.zeros(len(self.dual), bool)
         by_front = np.empty(int(length.sum()), np.int64)
-        by_front[(_starts(length)[front] + self.coordinate)[~twice]] = self.unknown[~twice]
-        return by_front[_gather(_starts(length)[order], length[order])], length[order]
+        by_front[(starts(length)[front] + self.coordinate)[~twice]] = self.unknown[~twice]
+        return by_front[gather(starts(length)[order], length[order])], length[order]
 
 
 def _contributions(
@@ -290,8 +291,8 @@ def _sections(
         ends = np.stack([plan.entry_row[plan.pair_entry], plan.entry_col[plan.pair_entry]], axis=1)
         home = entry_front[plan.pair_entry]
         first_is_dual = tables.dual[tables.ptr[home] + ends[:, 0]]
-        pairs = _listed(rank[home], np.where(first_is_dual[:, None], ends, ends[:, ::-1]))
-        inputs = _listed(rank[entry_front[plan.input_entry]], plan.entry_row[plan.input_entry][:, None])
+        pairs = listed(rank[home], np.where(first_is_dual[:, None], ends, ends[:, ::-1]))
+        inputs = listed(rank[entry_front[plan.input_entry]], plan.entry_row[plan.input_entry][:, None])
     flags = np.zeros(num, np.int64)
     if plan.causal:
         flags[rank[plan.parent[identity]]] |= _CHILD_IS_PAIRS
@@ -302,11 +303,11 @@ def _sections(
         below = np.add.reduceat(np.append(plan.sep_idx < plan.num_inputs, 0), plan.sep_ptr[:-1])
         flags[rank[np.flatnonzero((below > 0) & (tables.b > 0))]] |= _INPUT_BELOW
     return [
-        (_listed(blocks.front, blocks.table), 9),
-        (_listed(front[diagonal], row[diagonal, None]), 1),
+        (listed(blocks.front, blocks.table), 9),
+        (listed(front[diagonal], row[diagonal, None]), 1),
         (pairs, 2),
         (inputs, 1),
-        (_listed(rank[runs_front][again], runs[again]), 3),
+        (listed(rank[runs_front][again], runs[again]), 3),
     ], flags
 
 
@@ -340,79 +341,8 @@ def _dense(
 ) -> np.ndarray:
     """Fronts whose F is covered by its sources, each entry once."""
     p, n = tables.p[order], (tables.q + tables.b)[order]
-    key = _starts(p * n)[front] + row * n[front] + col
+    key = starts(p * n)[front] + row * n[front] + col
     hits = np.bincount(key, minlength=int(np.sum(p * n)))
     once = np.concatenate([[0], np.cumsum(hits == 1)])
     ends = np.cumsum(p * n)
     return np.flatnonzero((once[ends] - once[ends - p * n] == p * n) & (p > 0))
-
-
-def _postorder(parent: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(fronts so that every subtree is contiguous, the place of every front, number of children)."""
-    num = len(parent)
-    num_children = np.bincount(parent[parent >= 0], minlength=num)
-    # A front whose subtree is of size s must stand at the end of s fronts; sizes come from a sweep upwards.
-    size, parents = [1] * num, parent.tolist()
-    for i, up in enumerate(parents):
-        if up >= 0:
-            size[up] += size[i]
-    # Going down, the subtrees of a front's children are laid out one after the other before it.
-    end = [0] * num
-    free = num
-    room = [0] * num
-    for i in range(num - 1, -1, -1):
-        up = parents[i]
-        if up < 0:
-            end[i], free = free, free - size[i]
-        else:
-            end[i] = room[up]
-            room[up] -= size[i]
-        room[i] = end[i] - 1
-    rank = np.array(end, np.int64) - 1
-    order = np.empty(num, np.int64)
-    order[rank] = np.arange(num)
-    return order, rank, num_children
-
-
-def _listed(front: np.ndarray, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of integers that belong to fronts, as (front of every integer, integers), fronts ascending."""
-    order = np.argsort(front, kind="stable")
-    return np.repeat(front[order], table.shape[1]), table[order].ravel().astype(np.int64)
-
-
-def _interleave(lists: list[tuple[np.ndarray, np.ndarray]], num_fronts: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lay out, front by front, the values that each list has for it. Returns (values, count per front)."""
-    front = np.concatenate([f for f, _ in lists])
-    values = np.concatenate([v for _, v in lists]).astype(np.int64)
-    return values[np.argsort(front, kind="stable")], np.bincount(front, minlength=num_fronts)
-
-
-def _share(pool: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Store equal rows of a ragged array once: (where each row begins, the distinct rows)."""
-    start = _starts(length)
-    place = (np.arange(len(pool)) - np.repeat(start, length)).astype(np.uint64)
-    word = _mix(pool.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + _mix(place))
-    hashed = np.add.reduceat(word, start) if len(pool) else np.zeros(0, np.uint64)
-    _, first, kind = np.unique(hashed, return_index=True, return_inverse=True)
-    # Equal hashes are taken as equal shapes only after a look.
-    mine, theirs = np.arange(len(pool)), np.repeat(start[first[kind]], length) + place.astype(np.int64)
-    if not np.array_equal(length, length[first[kind]]) or not np.array_equal(pool[mine], pool[theirs]):
-        return start, pool
-    shapes = pool[_gather(start[first], length[first])]
-    return _starts(length[first])[kind], shapes
-
-
-def _mix(z: np.ndarray) -> np.ndarray:
-    """Scramble 64-bit words."""
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
-def _starts(counts: np.ndarray) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(counts)])[:-1].astype(np.int64)
-
-
-def _gather(start: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Indices of ragged rows that begin at `start`."""
-    return np.repeat(start - _starts(length), length) + np.arange(int(np.sum(length)))
