@@ -44,6 +44,8 @@ _CHOICES = {
 """Names that stand for the cheapest of several orders."""
 _SMALL = 300
 """Vertices up to which `auto` also tries min-fill, which costs degree² per vertex."""
+_LARGE = 100_000
+"""Vertices beyond which `auto` leaves out the slowest order: on graphs this long reverse time is as good."""
 _HOPELESS = 2048
 """Width beyond which no further order is tried that has no limit of its own on the symbolic work."""
 
@@ -113,6 +115,8 @@ def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> _
     names = list(_CHOICES[order])
     if graph.num_vertices <= _SMALL and order == "auto":
         names += ["causal_min_fill", "min_fill", "nested_dissection"]
+    if order == "auto" and not causal and graph.num_vertices > _LARGE and len(graph.reads.idx):
+        names.remove("causal_min_degree")
     if len(graph.reads.idx) == 0:  # nothing waits for a reader: the causal orders are the free ones
         names = [name for name in names if name not in ("min_degree", "min_fill", "reverse_time")]
     best: _Candidate | None = None
