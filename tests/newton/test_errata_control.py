@@ -701,4 +701,5 @@ def test_e22_v_xx_may_be_indefinite_although_h_is_positive_definite(linear_quadr
 def test_e22_square_roots_suit_the_gauss_newton_variant(chain):
     """E22: with convex losses and λ = 0 in the Hessian every V_xx has a Cholesky factor."""
     for v_xx in backward(chain, duals=lambda i, v_x: np.zeros_like(v_x)).v_xx:
-        np.linalg.cholesky(v_xx)
+        root = np.linalg.cholesky(v_xx)
+        assert relative_error(root @ root.T, v_xx) < 1e-12
