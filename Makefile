@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11 python,$(shell \
 	$(p) -c 'import sys; print("$(p)" if sys.version_info >= (3, 11) else "")' 2>/dev/null)))
 PYTEST_ARGS ?= -n 2
-SOURCES := $(wildcard cpp/*) CMakeLists.txt pyproject.toml
+SOURCES := $(wildcard cpp/* cpp/engine/*) CMakeLists.txt pyproject.toml
 
 .PHONY: help demo test test-all lint format native clean
 
@@ -39,7 +39,7 @@ format: $(VENV)/.dev-installed
 	$(BIN)/ruff format .
 
 native:
-	cmake -S . -B build/native -DCMAKE_BUILD_TYPE=Release
+	cmake -S . -B build/native -DCMAKE_BUILD_TYPE=Release -DPython3_EXECUTABLE=$(abspath $(BIN)/python)
 	cmake --build build/native
 	cmake --install build/native --prefix src
 

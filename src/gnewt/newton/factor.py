@@ -13,7 +13,7 @@ import numpy as np
 from gnewt._errors import StepError, explain_error
 from gnewt._typing import Array, PyTree
 from gnewt.graph import Certificate, Plan
-from gnewt.kkt import LocalModels, ReferenceFactor
+from gnewt.kkt import LocalModels, NativeFactor, ReferenceFactor
 from gnewt.newton.objective import Point
 from gnewt.newton.system import System, norm
 
@@ -48,7 +48,7 @@ class Factor:
     system: System
     point: Point
     models: LocalModels
-    numbers: ReferenceFactor
+    numbers: ReferenceFactor | NativeFactor
     shift: float
 
     # What the elimination knows

@@ -1,0 +1,78 @@
+// What one call of the engine gets and gives: plain pointers only, shared by the FFI layer and by every ISA build.
+#pragma once
+#include <cstdint>
+
+namespace gnewt::engine {
+
+// Statuses of a call, as src/gnewt/kkt/native.py knows them.
+enum Status : int32_t {
+    kOk = 0,
+    kSingular = 1,     // no pivot above rounding was found for some unknowns; they were set to zero
+    kNonFinite = 2,    // a number was not finite; the solution is NaN
+    kOutOfMemory = 3,  // fronts outgrew the memory; the solution is NaN
+    kBadPlan = 4,      // the plan does not fit the other operands
+};
+
+// Which elimination produced the factor.
+enum Mode : int32_t { kNone = 0, kCausal = 1, kGeneral = 2 };
+
+enum InfoField { kStatus, kPositive, kNegative, kZero, kDelayed, kKept, kMode, kFirstNull, kInfoSize };
+enum RealField { kLogDet, kSmallestPivot, kRealSize };
+
+template <class T>
+struct Call {
+    const int32_t* plan;
+    int64_t plan_len;
+    const T* sources;
+    int64_t sources_len;
+    T shift;
+    const T* rhs;  // [N, columns]
+    int64_t num_inputs;
+    int64_t columns;
+    T* solution;  // [N, columns]
+    T* factor;    // kept numbers, for another right-hand side
+    int64_t factor_len;
+    int32_t* index;  // integers of a general factor
+    int64_t index_len;
+    int32_t* info;  // [kInfoSize]
+    T* real;        // [kRealSize]
+    int8_t* null;   // [unknowns]
+};
+
+// Another right-hand side for a factor that was kept.
+template <class T>
+struct SolveCall {
+    const int32_t* plan;
+    int64_t plan_len;
+    const T* sources;
+    int64_t sources_len;
+    const T* factor;
+    int64_t factor_len;
+    const int32_t* index;
+    int64_t index_len;
+    const int32_t* info;
+    const T* rhs;
+    int64_t num_inputs;
+    int64_t columns;
+    T* solution;
+};
+
+// One build of the numerics for one instruction set.
+struct Engine {
+    const char* isa;
+    void (*factor_f64)(const Call<double>&);
+    void (*factor_f32)(const Call<float>&);
+    void (*solve_f64)(const SolveCall<double>&);
+    void (*solve_f32)(const SolveCall<float>&);
+};
+
+const Engine* baseline_engine();
+#ifdef GNEWT_X86
+const Engine* avx2_engine();
+const Engine* avx512_engine();
+#endif
+
+// The best build that this machine runs, or the one that GNEWT_ISA names.
+const Engine& chosen_engine();
+
+}  // namespace gnewt::engine

@@ -1,0 +1,154 @@
+// The engine as XLA custom calls. Leading axes are batch axes; an operand has the batch's size on each, or one.
+#include "call.hpp"
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+namespace gnewt::engine {
+namespace {
+
+// Where an operand's numbers for a batch element begin, with size-one axes repeated.
+template <class B>
+struct Batched {
+    explicit Batched(B& buffer, int64_t core_axes) : buffer_(buffer), axes_(int64_t(buffer.dimensions().size()) - core_axes) {
+        for (size_t i = size_t(axes_ < 0 ? 0 : axes_); i < buffer.dimensions().size(); ++i) size_ *= buffer.dimensions()[i];
+    }
+
+    // Axes that are not there count as one.
+    bool fits(ffi::Span<const int64_t> batch) const {
+        if (axes_ < 0 || axes_ > int64_t(batch.size())) return false;
+        for (int64_t i = 0; i < axes_; ++i) {
+            const int64_t d = buffer_.dimensions()[size_t(i)], want = batch[batch.size() - size_t(axes_ - i)];
+            if (d != 1 && d != want) return false;
+        }
+        return true;
+    }
+
+    auto* at(int64_t element, ffi::Span<const int64_t> batch) const {
+        int64_t offset = 0, stride = size_;
+        for (int64_t i = axes_ - 1; i >= 0; --i) {
+            const int64_t d = buffer_.dimensions()[size_t(i)], want = batch[batch.size() - size_t(axes_ - i)];
+            if (d != 1) offset += element % want * stride;
+            stride *= d;
+            element /= want;
+        }
+        return buffer_.typed_data() + offset;
+    }
+
+    int64_t size() const { return size_; }
+
+private:
+    B& buffer_;
+    int64_t axes_, size_ = 1;
+};
+
+template <class B>
+Batched(B&, int64_t) -> Batched<B>;
+
+int64_t count(ffi::Span<const int64_t> batch) {
+    int64_t n = 1;
+    for (int64_t d : batch) n *= d;
+    return n;
+}
+
+void run(const Call<double>& call) { chosen_engine().factor_f64(call); }
+void run(const Call<float>& call) { chosen_engine().factor_f32(call); }
+void run(const SolveCall<double>& call) { chosen_engine().solve_f64(call); }
+void run(const SolveCall<float>& call) { chosen_engine().solve_f32(call); }
+
+template <ffi::DataType D>
+ffi::Error factor_solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer<D> shift, ffi::Buffer<D> rhs,
+                        ffi::ResultBuffer<D> solution, ffi::ResultBuffer<D> factor, ffi::ResultBuffer<ffi::S32> index,
+                        ffi::ResultBuffer<ffi::S32> info, ffi::ResultBuffer<D> real, ffi::ResultBuffer<ffi::S8> null) {
+    using T = ffi::NativeType<D>;
+    const auto dims = solution->dimensions();
+    if (dims.size() < 2) return ffi::Error::InvalidArgument("gnewt: the right-hand side must have shape [..., N, columns]");
+    const ffi::Span<const int64_t> batch(dims.begin(), dims.size() - 2);
+    const int64_t n = dims[dims.size() - 2], columns = dims[dims.size() - 1];
+    const Batched plans(plan, 1), source(sources, 1), shifts(shift, 0), given(rhs, 2), out(*solution, 2), numbers(*factor, 1),
+        integers(*index, 1), infos(*info, 1), reals(*real, 1), nulls(*null, 1);
+    if (!plans.fits(batch) || plans.size() != int64_t(plan.element_count()))
+        return ffi::Error::InvalidArgument("gnewt: one plan serves a whole batch");
+    if (!source.fits(batch) || !shifts.fits(batch) || !given.fits(batch) || given.size() != n * columns ||
+        infos.size() != kInfoSize || reals.size() != kRealSize)
+        return ffi::Error::InvalidArgument("gnewt: operands of factor_solve do not fit together");
+    const int32_t* p = plan.typed_data();
+    if (plans.size() < 4 || nulls.size() != 2 * int64_t(p[3]) - p[2])
+        return ffi::Error::InvalidArgument("gnewt: the plan does not fit the results");
+    const int64_t elements = count(batch);
+    for (int64_t e = 0; e < elements; ++e)
+        run(Call<T>{p, plans.size(), source.at(e, batch), source.size(), *shifts.at(e, batch), given.at(e, batch), n, columns,
+                    out.at(e, batch), numbers.at(e, batch), numbers.size(), integers.at(e, batch), integers.size(),
+                    infos.at(e, batch), reals.at(e, batch), nulls.at(e, batch)});
+    return ffi::Error::Success();
+}
+
+template <ffi::DataType D>
+ffi::Error solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer<D> factor, ffi::Buffer<ffi::S32> index,
+                 ffi::Buffer<ffi::S32> info, ffi::Buffer<D> rhs, ffi::ResultBuffer<D> solution) {
+    using T = ffi::NativeType<D>;
+    const auto dims = solution->dimensions();
+    if (dims.size() < 2) return ffi::Error::InvalidArgument("gnewt: the right-hand side must have shape [..., N, columns]");
+    const ffi::Span<const int64_t> batch(dims.begin(), dims.size() - 2);
+    const int64_t n = dims[dims.size() - 2], columns = dims[dims.size() - 1];
+    const Batched plans(plan, 1), source(sources, 1), numbers(factor, 1), integers(index, 1), infos(info, 1), given(rhs, 2),
+        out(*solution, 2);
+    if (!plans.fits(batch) || plans.size() != int64_t(plan.element_count()) || !source.fits(batch) || !numbers.fits(batch) ||
+        !integers.fits(batch) || !infos.fits(batch) || !given.fits(batch) || given.size() != n * columns ||
+        infos.size() != kInfoSize)
+        return ffi::Error::InvalidArgument("gnewt: operands of solve do not fit together");
+    const int64_t elements = count(batch);
+    for (int64_t e = 0; e < elements; ++e)
+        run(SolveCall<T>{plan.typed_data(), plans.size(), source.at(e, batch), source.size(), numbers.at(e, batch),
+                         numbers.size(), integers.at(e, batch), integers.size(), infos.at(e, batch), given.at(e, batch), n,
+                         columns, out.at(e, batch)});
+    return ffi::Error::Success();
+}
+
+template <ffi::DataType D>
+auto bind_factor_solve() {
+    return ffi::Ffi::Bind()
+        .template Arg<ffi::Buffer<ffi::S32>>()
+        .template Arg<ffi::Buffer<D>>()
+        .template Arg<ffi::Buffer<D>>()
+        .template Arg<ffi::Buffer<D>>()
+        .template Ret<ffi::Buffer<D>>()
+        .template Ret<ffi::Buffer<D>>()
+        .template Ret<ffi::Buffer<ffi::S32>>()
+        .template Ret<ffi::Buffer<ffi::S32>>()
+        .template Ret<ffi::Buffer<D>>()
+        .template Ret<ffi::Buffer<ffi::S8>>();
+}
+
+template <ffi::DataType D>
+auto bind_solve() {
+    return ffi::Ffi::Bind()
+        .template Arg<ffi::Buffer<ffi::S32>>()
+        .template Arg<ffi::Buffer<D>>()
+        .template Arg<ffi::Buffer<D>>()
+        .template Arg<ffi::Buffer<ffi::S32>>()
+        .template Arg<ffi::Buffer<ffi::S32>>()
+        .template Arg<ffi::Buffer<D>>()
+        .template Ret<ffi::Buffer<D>>();
+}
+
+}  // namespace
+}  // namespace gnewt::engine
+
+#if defined(_WIN32)
+#define GNEWT_EXPORT __declspec(dllexport)
+#else
+#define GNEWT_EXPORT __attribute__((visibility("default")))
+#endif
+
+using namespace gnewt::engine;
+
+extern "C" GNEWT_EXPORT const char* gnewt_engine_isa() { return chosen_engine().isa; }
+
+// The macro declares extern "C" functions; the pragma makes them visible in a library that hides its symbols.
+#pragma GCC visibility push(default)
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_factor_solve_f64, factor_solve<ffi::F64>, bind_factor_solve<ffi::F64>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_factor_solve_f32, factor_solve<ffi::F32>, bind_factor_solve<ffi::F32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_solve_f64, solve<ffi::F64>, bind_solve<ffi::F64>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_solve_f32, solve<ffi::F32>, bind_solve<ffi::F32>());
+#pragma GCC visibility pop

@@ -1,0 +1,97 @@
+// Short vectors by the compiler's extension: one source for SSE2, AVX2, AVX-512 and NEON.
+#pragma once
+#include "memory.hpp"
+
+#define GNEWT_INLINE inline __attribute__((always_inline))
+
+namespace gnewt::engine {
+namespace GNEWT_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+constexpr int kTileRows = 8;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+constexpr int kTileRows = 4;
+#elif defined(__aarch64__)
+constexpr int kVectorBytes = 16;
+constexpr int kTileRows = 6;
+#else
+constexpr int kVectorBytes = 16;
+constexpr int kTileRows = 4;
+#endif
+#if defined(__AVX2__) || defined(__aarch64__)
+constexpr int kTileVectors = 3;
+#else
+constexpr int kTileVectors = 2;  // sixteen registers, no fused multiply-add
+#endif
+
+template <class T>
+struct VecOf;
+template <>
+struct VecOf<double> {
+    typedef double type __attribute__((vector_size(kVectorBytes)));
+};
+template <>
+struct VecOf<float> {
+    typedef float type __attribute__((vector_size(kVectorBytes)));
+};
+template <class T>
+using Vec = typename VecOf<T>::type;
+
+template <class T>
+constexpr int64_t kWidth = kVectorBytes / int64_t(sizeof(T));
+
+template <class T>
+constexpr int64_t padded(int64_t n) {
+    return (n + kWidth<T> - 1) / kWidth<T> * kWidth<T>;
+}
+template <class T>
+constexpr int64_t floor_to_vector(int64_t n) {
+    return n / kWidth<T> * kWidth<T>;
+}
+
+template <class T>
+GNEWT_INLINE Vec<T> load(const T* p) {
+    Vec<T> v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+template <class T>
+GNEWT_INLINE void store(T* p, Vec<T> v) {
+    __builtin_memcpy(p, &v, sizeof v);
+}
+template <class T>
+GNEWT_INLINE Vec<T> vabs(Vec<T> v) {
+    return v < 0 ? -v : v;
+}
+template <class T>
+GNEWT_INLINE T sum(Vec<T> v) {
+    T total = 0;
+    for (int i = 0; i < kWidth<T>; ++i) total += v[i];
+    return total;
+}
+
+// x · y
+template <class T>
+GNEWT_INLINE T dot(const T* x, const T* y, int64_t n) {
+    constexpr int64_t w = kWidth<T>;
+    T total = 0;
+    int64_t i = 0;
+    if (n >= w) {
+        Vec<T> a{};
+        for (; i + w <= n; i += w) a += load(x + i) * load(y + i);
+        total = sum<T>(a);
+    }
+    for (; i < n; ++i) total += x[i] * y[i];
+    return total;
+}
+
+// y += c * x
+template <class T>
+GNEWT_INLINE void axpy(T* y, T c, const T* x, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) y[i] += c * x[i];
+}
+
+}  // namespace GNEWT_ISA
+}  // namespace gnewt::engine

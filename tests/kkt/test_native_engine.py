@@ -1,0 +1,298 @@
+"""The native engine against the reference engine and against dense linear algebra, on numbers of any kind."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import gnewt
+from gnewt.kkt import factorize, native
+from gnewt.kkt.native import factor_solve, factorize_native, solve
+from gnewt.kkt.native_layout import lay_out_native
+from gnewt.plan import make_plan
+from helpers.oracle import inertia_of
+from helpers.random_graphs import random_graph, random_order
+
+pytestmark = pytest.mark.skipif(not native.available(), reason="the native library is not built")
+
+ORDERS = ["causal", "causal_min_fill", "min_degree", "nested_dissection", "hessian", "random"]
+
+
+def plan_of(problem, order, seed=0):
+    structure = problem.graph.structure()
+    given = [problem.graph.slots(h) for h in random_order(problem, seed)] if order == "random" else order
+    return make_plan(structure, given)
+
+
+def random_sources(plan, seed, zeros=0.0):
+    rng = np.random.default_rng(seed)
+    num = int(plan.source.max(initial=-1)) + 1
+    return rng.normal(size=num) * (rng.random(num) >= zeros)
+
+
+def dense_hessian(plan, sources, shift=0.0):
+    """H of the numbers in a plan: K assembled from its entries, without any elimination tree."""
+    num = plan.num_unknowns
+    values = np.bincount(plan.target, sources[plan.source], minlength=plan.num_entries)
+    values[plan.pair_entry] -= 1.0
+    values[plan.input_entry] += shift
+    k = np.zeros((num, num))
+    for i in range(plan.num_fronts):
+        names = np.concatenate([plan.eliminated(i), plan.separator(i)])
+        mine = slice(plan.entry_ptr[i], plan.entry_ptr[i + 1])
+        row, col = names[plan.entry_row[mine]], names[plan.entry_col[mine]]
+        k[row, col] = k[col, row] = values[mine]
+    n = plan.num_inputs
+    return k[:n, :n] - k[:n, n:] @ np.linalg.solve(k[n:, n:], k[n:, :n])
+
+
+def check_against_dense(plan, sources, shift=0.0, tol=1e-10):
+    h = dense_hessian(plan, sources, shift)
+    factor = factorize_native(plan, sources, shift)
+    b = np.random.default_rng(0).normal(size=(plan.num_inputs, 2))
+    x = factor.solve(b)
+    size = np.linalg.norm(h, 2) * np.linalg.norm(x) + np.linalg.norm(b)
+    assert np.linalg.norm(h @ x - b) <= tol * size
+    assert np.allclose(factor.solve(b[:, 0]), x[:, 0], rtol=1e-9, atol=1e-9 * np.abs(x).max())
+    assert factor.inertia == inertia_of(h)
+    assert factor.logdet == pytest.approx(np.linalg.slogdet(h)[1], abs=1e-8)
+    assert factor.status == "ok"
+    assert len(factor.null) == 0
+    assert 0 < factor.smallest_pivot < np.inf
+    return factor
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_graphs_along_all_orders(seed):
+    problem = random_graph(seed)
+    for order in ORDERS:
+        plan = plan_of(problem, order, seed)
+        factor = check_against_dense(plan, random_sources(plan, seed), shift=0.3)
+        reference = factorize(plan, random_sources(plan, seed), 0.3)
+        b = np.random.default_rng(1).normal(size=plan.num_inputs)
+        x = reference.solve(b)
+        assert np.abs(factor.solve(b) - x).max() <= 1e-10 * np.abs(x).max(), order
+        assert factor.inertia == reference.inertia
+        assert (
+            factor.mode == ("causal" if plan.causal and factor.num_delayed == 0 else "general") or plan.causal
+        )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seed=st.integers(0, 400),
+    numbers=st.integers(0, 2**32 - 1),
+    order=st.sampled_from(ORDERS),
+    zeros=st.sampled_from([0.0, 0.3, 0.7, 0.95]),
+    scale=st.sampled_from([1e-15, 1.0, 1e15]),
+)
+def test_no_wrong_answer_is_silent(seed, numbers, order, zeros, scale):
+    """Whatever the numbers: a solution to rounding, or a status that says there is none."""
+    plan = plan_of(random_graph(seed), order, seed)
+    sources = random_sources(plan, numbers, zeros)
+    factor = factorize_native(plan, sources, 0.0)
+    h = dense_hessian(plan, sources)
+    positive, negative, zero = factor.inertia
+    assert positive + negative + zero == plan.num_inputs
+    assert len(factor.null) == zero
+    w = np.abs(np.linalg.eigvalsh(h))
+    condition = w.max() / w.min() if w.min() > 0 else np.inf
+    if condition < 1e8:
+        assert factor.status == "ok"
+        assert factor.inertia == inertia_of(h)
+        b = np.random.default_rng(0).normal(size=plan.num_inputs)
+        x = factor.solve(b)
+        assert np.linalg.norm(h @ x - b) <= 1e-8 * (
+            np.linalg.norm(h, 2) * np.linalg.norm(x) + np.linalg.norm(b)
+        )
+    elif np.linalg.matrix_rank(h, tol=1e-13 * max(w.max(), 1e-300)) < plan.num_inputs and zeros > 0.5:
+        # Noise that passes through a substituted pair is not followed: then the smallest pivot must betray it.
+        assert factor.status == "singular" or factor.smallest_pivot <= 1e-12 * w.max()
+        assert np.all(np.isfinite(factor.solve(np.ones(plan.num_inputs))))
+    # The scale of the objective changes neither status nor inertia: only Hessian entries carry it.
+    scaled = sources * np.where(_is_hessian(plan), scale, 1.0)
+    if condition < 1e8:
+        assert factorize_native(plan, scaled, 0.0).inertia == factor.inertia
+
+
+def _is_hessian(plan):
+    """Which sources stand between two slots, not between a dual and a slot."""
+    front = np.repeat(np.arange(plan.num_fronts), np.diff(plan.entry_ptr))
+    names = [np.concatenate([plan.eliminated(i), plan.separator(i)]) for i in range(plan.num_fronts)]
+    dual = np.array(
+        [
+            names[f][r] >= plan.num_slots or names[f][c] >= plan.num_slots
+            for f, r, c in zip(front, plan.entry_row, plan.entry_col, strict=True)
+        ]
+    )
+    out = np.ones(int(plan.source.max(initial=-1)) + 1, bool)
+    out[plan.source] = ~dual[plan.target]
+    return out
+
+
+def loss_graph(num, losses):
+    g = gnewt.Graph()
+    u = [g.input(name=f"u{i}") for i in range(num)]
+    for args in losses:
+        g.loss(lambda *xs: jnp.sum(jnp.stack(xs)) ** 2 * jnp.prod(jnp.stack(xs)), *[u[i] for i in args])
+    return g.structure()
+
+
+def entry_sources(plan, matrix):
+    """Sources that put `matrix` over the inputs of a plan without nodes."""
+    sources = np.zeros(int(plan.source.max()) + 1)
+    front = np.repeat(np.arange(plan.num_fronts), np.diff(plan.entry_ptr))
+    seen = set()
+    for s, t in zip(plan.source, plan.target, strict=True):
+        names = np.concatenate([plan.eliminated(int(front[t])), plan.separator(int(front[t]))])
+        if t not in seen:
+            sources[s] = matrix[names[plan.entry_row[t]], names[plan.entry_col[t]]]
+        seen.add(t)
+    return sources
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-9, 1.0, 1e9, 1e20])
+def test_product_and_square_at_any_scale(scale):
+    plan = make_plan(loss_graph(2, [(0, 1)]), "causal")
+    product = factorize_native(plan, entry_sources(plan, scale * np.array([[0.0, 1.0], [1.0, 0.0]])))
+    assert product.inertia == (1, 1, 0)
+    assert np.allclose(product.solve(np.array([3.0, 5.0])) * scale, [5.0, 3.0])
+    square = factorize_native(plan, entry_sources(plan, scale * 0.7 * np.ones((2, 2))))
+    assert square.status == "singular"
+    assert square.inertia == (1, 0, 1)
+    assert len(square.null) == 1
+
+
+def test_chain_of_products_delays_pivots():
+    structure = loss_graph(30, itertools.pairwise(range(30)))
+    matrix = np.diag(np.ones(29), 1) + np.diag(np.ones(29), -1)
+    for order in ["causal", "nested_dissection"]:
+        plan = make_plan(structure, order)
+        factor = check_against_dense(plan, entry_sources(plan, matrix))
+        assert factor.inertia == (15, 15, 0)
+        assert factor.mode == "general"
+
+
+def chain(T=8, nx=3, nu=2):
+    g = gnewt.Graph()
+    u = [g.input((nu,), name=f"u{t}") for t in range(T)]
+    x = g.constant(np.ones(nx))
+    for t in range(T):
+        g.loss(lambda x, u: jnp.sum(x) ** 2 * jnp.sum(u) ** 2, x, u[t])
+        x = g.node(lambda x, u: jnp.sum(x) ** 2 * jnp.sum(u) * jnp.ones(nx), x, u[t])
+    g.loss(lambda x: jnp.sum(x) ** 4, x)
+    return g.structure()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_chain_goes_the_fast_way(dtype):
+    plan = make_plan(chain(), "causal")
+    sources = random_sources(plan, 3).astype(dtype)
+    factor = factorize_native(plan, sources, 5.0)
+    assert factor.mode == "causal"
+    h = dense_hessian(plan, sources.astype(np.float64), 5.0)
+    b = np.random.default_rng(0).normal(size=(plan.num_inputs, 3))
+    size = np.linalg.norm(h, 2) * np.linalg.norm(factor.solve(b))
+    assert np.linalg.norm(h @ factor.solve(b) - b) <= 100 * np.finfo(dtype).eps * size
+    assert factor.inertia == inertia_of(h)
+
+
+def test_zero_input_curvature_at_one_stage():
+    """An unchecked pivot would return garbage here, silently: Q_uu = 0, but H is well conditioned."""
+    for order in ["causal", "nested_dissection", "hessian"]:
+        plan = make_plan(chain(T=6, nx=1, nu=1), order)
+        matrix_like = np.where(_is_hessian(plan), 0.0, 0.5)
+        front = np.repeat(np.arange(plan.num_fronts), np.diff(plan.entry_ptr))
+        for s, t in zip(plan.source, plan.target, strict=True):
+            f = int(front[t])
+            names = np.concatenate([plan.eliminated(f), plan.separator(f)])
+            a, b = sorted([names[plan.entry_row[t]], names[plan.entry_col[t]]])
+            if a == b:
+                matrix_like[s] = 1.0 if a < plan.num_inputs else 0.0
+                if a in (3, plan.num_inputs + 3):  # u_3, and the state that it drives, have no curvature
+                    matrix_like[s] = 0.0
+            elif b < plan.num_slots and a == 3:
+                matrix_like[s] = 2.0  # its coupling with the state makes H regular
+        h = dense_hessian(plan, matrix_like)
+        assert abs(h[3, 3]) < 1.0
+        assert np.linalg.cond(h) < 1e3
+        check_against_dense(plan, matrix_like)
+
+
+def test_float32_on_a_free_plan():
+    problem = random_graph(1)
+    plan = plan_of(problem, "random", 1)
+    sources = random_sources(plan, 1).astype(np.float32)
+    h = dense_hessian(plan, sources.astype(np.float64), 2.0)
+    factor = factorize_native(plan, sources, 2.0)
+    b = np.ones(plan.num_inputs)
+    x = factor.solve(b)
+    size = np.linalg.norm(h, 2) * np.linalg.norm(x) + np.linalg.norm(b)
+    assert np.linalg.norm(h @ x - b) <= 1e-4 * size
+    assert factor.inertia == inertia_of(h)
+
+
+def test_not_finite_numbers_have_a_status():
+    for order in ["causal", "nested_dissection", "hessian"]:
+        plan = make_plan(chain(), order)
+        for bad in [np.nan, np.inf]:
+            sources = random_sources(plan, 0)
+            sources[len(sources) // 2] = bad
+            factor = factorize_native(plan, sources)
+            assert factor.status == "nonfinite"
+            assert np.all(np.isnan(factor.solve(np.ones(plan.num_inputs))))
+
+
+def test_jit_and_vmap_over_any_operand():
+    plan = make_plan(chain(T=4), "causal")
+    layout = native.layout(plan, int(plan.source.max()) + 1)
+    batch = np.stack([random_sources(plan, s) for s in range(6)]).reshape(2, 3, -1)
+    b = np.random.default_rng(0).normal(size=(plan.num_inputs, 1))
+    shifts = np.linspace(1.0, 3.0, 3)
+
+    def run(sources, shift):
+        solved = factor_solve(layout, sources, shift, jnp.asarray(b))
+        return solved.solution, solve(layout, sources, solved, 2 * jnp.asarray(b)), solved.status
+
+    nested = jax.jit(jax.vmap(jax.vmap(run), in_axes=(0, None)))
+    x, twice, status = nested(jnp.asarray(batch), jnp.asarray(shifts))
+    assert np.all(status == 0)
+    for i, j in itertools.product(range(2), range(3)):
+        expected = factorize_native(plan, batch[i, j], float(shifts[j])).solve(b)
+        assert np.allclose(x[i, j], expected, rtol=1e-12)
+        assert np.allclose(twice[i, j], 2 * expected, rtol=1e-12)
+    only_shift = jax.vmap(lambda s: run(jnp.asarray(batch[0, 0]), s)[0])(jnp.asarray(shifts))
+    assert np.allclose(only_shift[2], factorize_native(plan, batch[0, 0], 3.0).solve(b), rtol=1e-12)
+
+
+def test_a_layout_stores_every_source_once_where_it_belongs():
+    """The blocks of a layout, expanded again, are the entries of the plan."""
+    for seed, order in itertools.product(range(4), ORDERS):
+        plan = plan_of(random_graph(seed), order, seed)
+        num = int(plan.source.max(initial=-1)) + 1
+        array = lay_out_native(plan, num).array.astype(np.int64)
+        assert array[1] == plan.num_fronts
+        seen = []
+        for f in range(plan.num_fronts):
+            shape_at, _, source_at, _ = array[array[5] + 4 * f : array[5] + 4 * f + 4]
+            shape = array[array[6] + shape_at :]
+            for k in range(shape[4]):
+                _, _, rows, length, dlen, step, dstep, _, _ = shape[9 + 9 * k : 18 + 9 * k]
+                start = array[array[8] + source_at + k]
+                for i in range(rows):
+                    at = start + i * step + dstep * i * (i - 1) // 2
+                    seen += range(at, at + length + i * dlen)
+        assert sorted(seen) == sorted(plan.source.tolist())
+
+
+def test_a_plan_that_does_not_fit_is_refused():
+    plan = make_plan(chain(T=2), "causal")
+    num = int(plan.source.max()) + 1
+    layout = lay_out_native(plan, num)
+    solved = factor_solve(layout, jnp.ones(num - 1), 0.0, jnp.ones((plan.num_inputs, 1)))
+    assert native.STATUSES[int(solved.status)] == "bad plan"
+    assert np.all(np.isnan(solved.solution))
