@@ -19,6 +19,7 @@ import numpy as np
 
 from gnewt._errors import PlanError
 from gnewt.graph import Plan
+from gnewt.kkt.xla_merge import merge_fronts
 from gnewt.kkt.xla_schedule import Schedule, Segment, classify, make_schedule
 
 ZERO, ONE, MINUS, FIRST = 0, 1, 2, 3
@@ -44,13 +45,14 @@ class XlaLayout:
     doublings: tuple[int, ...]
     """For each block, how often G must be squared until it vanishes; 0 where there is no G."""
     arrays: dict[str, np.ndarray]
-    """`few`, `many`, `many_of`: sums of sources. `diagonal`: of every unknown. `pool`: M of all fronts. For block i,
+    """`few`, `many`, `many_of`: sums of sources. `diagonal` and `bare`: of every unknown. `pool`: M of all fronts. For block i,
     [steps, width, ...]: `ids{i}` unknowns, `f{i}`, `g{i}`; `row{i}` and `col{i}` add up to the place of a separator's
     entry in the pool; `has{i}` whether a step has any front of the class."""
 
 
 def lay_out_xla(plan: Plan, num_sources: int) -> XlaLayout:
     """Turn a plan into the arrays of the xla engine. Vectorised over fronts."""
+    plan = merge_fronts(plan)
     pairs = _Pairs(plan)
     shapes, class_of = classify(pairs.sizes)
     schedule = make_schedule(plan.parent, shapes, class_of)
@@ -72,7 +74,7 @@ def lay_out_xla(plan: Plan, num_sources: int) -> XlaLayout:
     on = np.flatnonzero(plan.entry_row == plan.entry_col)
     diagonal = np.full(plan.num_unknowns, ZERO, np.int32)
     diagonal[local.unknown[local.row_at[on]]] = entries[on]
-    arrays = {**sums, "pool": flat["pool"], "diagonal": diagonal}
+    arrays = {**sums, "pool": flat["pool"], "diagonal": diagonal, "bare": pairs.bare}
     tables = {"ids": (ids, ids_starts)} | {
         name: (flat[name], schedule.offsets([_size(name, b.shape) for _, b in blocks])[1])
         for name in ("f", "g", "row", "col")

@@ -10,11 +10,12 @@ import numpy as np
 
 from gnewt._errors import PlanError, explain_error
 from gnewt.graph import Certificate, Plan, Structure
-from gnewt.plan.cost import certify, expected_cost
+from gnewt.plan.cost import certify, expected_cost, parallel_cost
 from gnewt.plan.layout import lay_out, split_tree
 from gnewt.plan.orderings import (
     Order,
     check_order,
+    cyclic_reduction,
     hessian_first,
     is_causal,
     min_degree,
@@ -32,6 +33,7 @@ ORDERS: dict[str, Callable[[KKTGraph], Order]] = {
     "min_degree": lambda g: min_degree(g.adjacency, g.sizes),
     "min_fill": lambda g: min_fill(g.adjacency, g.sizes),
     "nested_dissection": lambda g: nested_dissection(g.adjacency, g.sizes),
+    "cyclic_reduction": cyclic_reduction,
     "hessian": hessian_first,
 }
 """Orders by name."""
@@ -39,9 +41,10 @@ ORDERS: dict[str, Callable[[KKTGraph], Order]] = {
 _CHOICES = {
     "auto": ("causal_min_degree", "min_degree", "reverse_time"),
     "causal": ("causal_min_degree", "reverse_time"),
+    "parallel": ("causal_min_degree", "reverse_time", "min_degree", "cyclic_reduction"),
     "best_of": tuple(ORDERS),
 }
-"""Names that stand for the cheapest of several orders."""
+"""Names that stand for the cheapest of several orders; `parallel` for a device that runs levels side by side."""
 _SMALL = 300
 """Vertices up to which `auto` also tries min-fill, which costs degree² per vertex."""
 _LARGE = 100_000
@@ -59,7 +62,7 @@ def make_plan(
     """Plan the elimination of the structure's KKT system. Once per structure.
 
     Args:
-        order: a name in `ORDERS`; `"auto"`, `"causal"` or `"best_of"` for the cheapest of several; or the slots
+        order: a name in `ORDERS`; `"auto"`, `"causal"`, `"parallel"` or `"best_of"` for the cheapest of several; or the slots
             in the order of their elimination: a sequence of integers or of integer arrays (the slots of one
             vertex, `g.slots(handle)`).
         causal: refuse an order that is not causal.
@@ -91,8 +94,9 @@ class _Candidate:
     tree: TreeDecomposition
     certificate: Certificate
 
-    @property
-    def cost(self) -> float:
+    def cost(self, parallel: bool) -> float:
+        if parallel:
+            return parallel_cost(self.certificate, self.tree, self.causal)
         return expected_cost(self.certificate, self.causal)
 
 
@@ -120,26 +124,30 @@ def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> _
     if len(graph.reads.idx) == 0:  # nothing waits for a reader: the causal orders are the free ones
         names = [name for name in names if name not in ("min_degree", "min_fill", "reverse_time")]
     best: _Candidate | None = None
+    parallel = order == "parallel"
     for name in names:
         if name == "reverse_time" and best is not None and best.certificate.width > _HOPELESS:
             continue
         try:
-            candidate = _price(structure, graph, ORDERS[name](graph), name, _worthwhile(best))
+            limit = _worthwhile(None if best is None else best.cost(parallel))
+            candidate = _price(structure, graph, ORDERS[name](graph), name, limit)
         except OverLimit:
             continue
-        if (candidate.causal or not causal) and (best is None or candidate.cost < best.cost):
+        if (candidate.causal or not causal) and (
+            best is None or candidate.cost(parallel) < best.cost(parallel)
+        ):
             best = candidate
     assert best is not None  # every choice begins with a causal order
     return best
 
 
-def _worthwhile(best: _Candidate | None) -> int:
-    """Separator elements beyond which an order cannot be cheaper than `best`, or needs too much memory.
+def _worthwhile(cost: float | None) -> int:
+    """Separator elements beyond which an order cannot be cheaper than `cost`, or needs too much memory.
 
     A step's separator has at most 2|χ| items and a bag at most |ι| steps, so their sum is at most
     2 Σ|ι||χ| <= 2 Σ|ι||χ|², twice the flops.
     """
-    return NO_LIMIT if best is None else int(min(2 * best.cost, _MOST_ELEMENTS))
+    return NO_LIMIT if cost is None else int(min(2 * cost, _MOST_ELEMENTS))
 
 
 def _given(structure: Structure, order: Sequence[Any] | np.ndarray) -> tuple[KKTGraph, Order]:
