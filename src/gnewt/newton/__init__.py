@@ -9,6 +9,7 @@ from gnewt.newton.objective import Objective, Point
 from gnewt.newton.result import Result
 from gnewt.newton.step import STEP_STATUSES, StepInfo, describe, factorize, newton_step
 from gnewt.newton.system import System, system_of
+from gnewt.newton.trust_region import TrustRegion
 
 __all__ = [
     "STATUSES",
@@ -22,6 +23,7 @@ __all__ = [
     "Result",
     "StepInfo",
     "System",
+    "TrustRegion",
     "describe",
     "factorize",
     "minimize",

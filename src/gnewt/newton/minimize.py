@@ -15,11 +15,11 @@ from gnewt._typing import PyTree
 from gnewt.graph import Graph, Structure
 from gnewt.newton.check import self_check
 from gnewt.newton.factor import Factor, Inertia
-from gnewt.newton.line_search import LineSearch
 from gnewt.newton.loop import NONFINITE, RUNNING, Problem, Record, Search, State, advance, largest, run, start
 from gnewt.newton.objective import Objective, Point
 from gnewt.newton.result import Result
 from gnewt.newton.system import System, system_of
+from gnewt.newton.trust_region import TrustRegion
 
 
 def minimize(
@@ -46,7 +46,7 @@ def minimize(
         target: the objective: a JAX function `f(x, *args)` of any pytree x, or a `gnewt.Graph`.
         x0: start, in the form of the inputs.
         args: further arguments of the function, held fixed.
-        search: how steps are kept safe; `LineSearch()` unless given.
+        search: how steps are kept safe; `TrustRegion()` unless given.
         has_aux: the function returns `(value, aux)`; aux is ignored.
         tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3) (the second part is for badly scaled objectives).
         max_steps: limit on the number of steps.
@@ -59,7 +59,7 @@ def minimize(
     objective = Objective(target, 0, has_aux)
     point = objective.at((x0, *args))
     system = system_of(point, objective.slots(order), curvature, engine)
-    search = LineSearch() if search is None else search
+    search = TrustRegion() if search is None else search
     if point.is_traced:
         state, rows = run(Problem(system, point), search, point.x, tol, max_steps)
         return _result(system, state, rows, None)
