@@ -23,7 +23,8 @@ class Certificate:
     """What an elimination costs, known before anything runs. Sizes count scalars, Σ n_v over a bag (E7)."""
 
     width: int
-    """max |χ| - 1."""
+    """max |χ| - 1 of the tree decomposition that the order gives. The other figures describe the fronts that
+    run: small bags are merged into them where this is faster, and the largest may be wider than this."""
     num_fronts: int
     flops: float
     """Σ |ι||χ|² over the bags."""

@@ -12,6 +12,7 @@ from gnewt._errors import PlanError, explain_error
 from gnewt.graph import Certificate, Plan, Structure
 from gnewt.plan.cost import certify, expected_cost
 from gnewt.plan.layout import lay_out, split_tree
+from gnewt.plan.merge import merge_fronts
 from gnewt.plan.orderings import (
     Order,
     check_order,
@@ -54,7 +55,11 @@ _MOST_ELEMENTS = 10**8
 
 
 def make_plan(
-    structure: Structure, order: str | Sequence[Any] | np.ndarray = "auto", *, causal: bool = False
+    structure: Structure,
+    order: str | Sequence[Any] | np.ndarray = "auto",
+    *,
+    causal: bool = False,
+    merge: bool = True,
 ) -> Plan:
     """Plan the elimination of the structure's KKT system. Once per structure.
 
@@ -63,6 +68,8 @@ def make_plan(
             in the order of their elimination: a sequence of integers or of integer arrays (the slots of one
             vertex, `g.slots(handle)`).
         causal: refuse an order that is not causal.
+        merge: merge small fronts where this saves time. Without it every front is a bag of the order's tree
+            decomposition, whose width the certificate names in both cases.
     """
     if not isinstance(order, str):
         graph, given = _given(structure, order)
@@ -78,7 +85,11 @@ def make_plan(
                 "use order='causal', or put every node before its arguments",
             )
         )
-    return lay_out(structure, graph, chosen.order, chosen.tree, chosen.certificate, chosen.name)
+    tree, certificate = chosen.tree, chosen.certificate
+    if merge:
+        tree = merge_fronts(graph, tree, chosen.causal)
+        certificate = dataclasses.replace(certify(structure, graph, tree), width=certificate.width)
+    return lay_out(structure, graph, chosen.order, tree, certificate, chosen.name)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
