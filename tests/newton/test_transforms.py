@@ -154,9 +154,15 @@ def test_minimize_inside_jit_equals_the_host():
     assert host.status == inside.status == "converged"
     assert int(inside.num_steps) == host.num_steps
     assert np.allclose(inside.x, host.x, rtol=1e-10, atol=1e-12)
-    for name in ("value", "grad_norm", "shift", "ratio"):
+    for name in ("value", "grad_norm", "shift", "radius", "ratio"):
         theirs = np.asarray(getattr(inside.history, name))[: host.num_steps]
-        assert np.allclose(theirs, [getattr(r, name) for r in host.history], rtol=1e-6, atol=1e-12)
+        # The last ratios are quotients of rounding errors.
+        assert np.allclose(
+            theirs,
+            [getattr(r, name) for r in host.history],
+            rtol=1e-6,
+            atol=1e-2 if name == "ratio" else 1e-12,
+        )
     assert np.all(np.isnan(inside.history.value[host.num_steps :]))
     lanes = jax.vmap(solve, in_axes=(0, None))(jnp.stack([US, 0 * US, US + 1]), 1.2)
     assert np.all(lanes.success)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -11,10 +13,11 @@ from jax import Array
 from jax.core import Tracer
 from jaxtyping import Float, Int
 
-from gnewt._errors import PlanError, explain_error
+from gnewt._errors import PerformanceNotice, PlanError, explain_error
 from gnewt.graph import Plan
 from gnewt.kkt import native
 from gnewt.kkt.reference import ReferenceFactor, factorize
+from gnewt.kkt.xla import PreparedXla
 
 STATUSES = ("ok", "singular", "nonfinite", "out of memory", "bad plan")
 """What an elimination can say of itself; `Elimination.status` counts in this list."""
@@ -138,7 +141,13 @@ class ReferenceEngine:
         return jnp.asarray(done.solve(rhs.astype(np.float64)), rhs.dtype), Elimination(*known, factor=done)
 
 
-_ENGINES: dict[str, Any] = {"native": NativeEngine, "reference": ReferenceEngine}
+class XlaEngine(PreparedXla):
+    """Pure JAX, for GPUs and for machines without the native library."""
+
+    name = "xla"
+
+
+_ENGINES: dict[str, Any] = {"native": NativeEngine, "xla": XlaEngine, "reference": ReferenceEngine}
 ENGINES = ("auto", *_ENGINES)
 """Names that `engine=` takes."""
 
@@ -156,9 +165,22 @@ def choose_engine(name: str, platform: str) -> tuple[str, str]:
         )
     if name != "auto":
         return name, "as asked"
+    if platform != "cpu":
+        return "xla", f"the platform is {platform}"
     if native.available():
-        return "native", "a CPU, and the native library is there"
-    return "reference", "the native library is not there"
+        return "native", "the platform is a CPU"
+    _notice_once()
+    return "xla", "the native library is not there"
+
+
+@cache
+def _notice_once() -> None:
+    warnings.warn(
+        "gnewt was installed without its native library (no C++ compiler was found, or GNEWT_NATIVE=0): the xla "
+        "engine serves, which is slower on a CPU. Install a C++ compiler and reinstall gnewt.",
+        PerformanceNotice,
+        stacklevel=2,
+    )
 
 
 def prepare(name: str, plan: Plan, num_sources: int, eps: float) -> Prepared:

@@ -83,7 +83,9 @@ class PreparedXla:
         finite = jnp.all(jnp.isfinite(sources)) & jnp.isfinite(shift)
         careful = self._careful(~good & finite, sources, shift, rhs)
         nonfinite = Careful.nonfinite(rhs, self.layout.num_unknowns)
-        known = jax.tree.map(lambda a, b, c: jnp.where(good, a, jnp.where(finite, b, c)), fast(solution), careful, nonfinite)
+        known = jax.tree.map(
+            lambda a, b, c: jnp.where(good, a, jnp.where(finite, b, c)), fast(solution), careful, nonfinite
+        )
         factor = XlaFactor(gains, good, shift)
         return known.solution, Elimination(*known[1:], factor)
 
@@ -104,7 +106,9 @@ class PreparedXla:
 
     # Elimination
 
-    def _factor(self, arrays: Any, sources: Array, shift: Array) -> tuple[tuple[Gains, ...], tuple[Pivots, ...]]:
+    def _factor(
+        self, arrays: Any, sources: Array, shift: Array
+    ) -> tuple[tuple[Gains, ...], tuple[Pivots, ...]]:
         layout, dtype = self.layout, sources.dtype
         eps = float(jnp.finfo(dtype).eps) if self.eps is None else max(self.eps, float(jnp.finfo(dtype).eps))
         numbers, magnitudes = _extended(arrays, sources)

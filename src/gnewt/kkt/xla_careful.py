@@ -67,7 +67,9 @@ class CarefulSolve:
         out = self._call(*full)
         return out, jax.tree.map(lambda _: True, out)
 
-    def _on_host_if_needed(self, needed: Array, sources: Array, shift: Array, rhs: Array) -> tuple[Array, ...]:
+    def _on_host_if_needed(
+        self, needed: Array, sources: Array, shift: Array, rhs: Array
+    ) -> tuple[Array, ...]:
         batch, dtype = needed.shape, sources.dtype
         shapes = tuple(
             jax.ShapeDtypeStruct((*batch, *shape), kind)
@@ -117,4 +119,12 @@ class CarefulSolve:
         status = _SINGULAR if len(factor.null) else 0
         if not np.all(np.isfinite(solution)):
             status = _NONFINITE
-        return solution, status, factor.inertia, factor.num_delayed, factor.logdet, factor.smallest_pivot, null
+        return (
+            solution,
+            status,
+            factor.inertia,
+            factor.num_delayed,
+            factor.logdet,
+            factor.smallest_pivot,
+            null,
+        )

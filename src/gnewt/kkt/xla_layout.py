@@ -54,7 +54,9 @@ def lay_out_xla(plan: Plan, num_sources: int) -> XlaLayout:
     pairs = _Pairs(plan)
     shapes, class_of = classify(pairs.sizes)
     schedule = make_schedule(plan.parent, shapes, class_of)
-    local = _Coordinates(plan, pairs, np.array([dataclasses.astuple(s) for s in shapes]).reshape(-1, 4)[class_of])
+    local = _Coordinates(
+        plan, pairs, np.array([dataclasses.astuple(s) for s in shapes]).reshape(-1, 4)[class_of]
+    )
     entries, sums = _add_up(plan, pairs, num_sources)
     blocks = schedule.blocks
     pool_at, pool_starts = schedule.offsets([b.shape.n**2 for _, b in blocks])
@@ -248,7 +250,11 @@ def _place(
     front = local.entry_front
     in_row, dual, other, nested = local.kinds
     own = nested & (dual == other)  # the -1 of a bare pair, which is implied
-    row, col, n = local.coordinate[local.row_at], local.coordinate[local.col_at], (local.p + local.rest)[front]
+    row, col, n = (
+        local.coordinate[local.row_at],
+        local.coordinate[local.col_at],
+        (local.p + local.rest)[front],
+    )
     square = ~in_row
     flat["pool"][(pool_at[front] + row * n + col)[square]] = entries[square]
     flat["pool"][(pool_at[front] + col * n + row)[square]] = entries[square]

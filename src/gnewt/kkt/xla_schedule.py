@@ -85,7 +85,9 @@ class Schedule:
 
     def offsets(self, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
         """(where each front begins, where each block begins) if a front of block i takes sizes[i] numbers."""
-        lengths = [steps * block.width * size for (steps, block), size in zip(self.blocks, sizes, strict=True)]
+        lengths = [
+            steps * block.width * size for (steps, block), size in zip(self.blocks, sizes, strict=True)
+        ]
         begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         size = np.array(sizes, np.int64)
         return begin[self.block_of_front] + self.lane_of_front * size[self.block_of_front], begin
@@ -113,7 +115,11 @@ def classify(sizes: np.ndarray) -> tuple[list[Shape], np.ndarray]:
         i, j = np.triu_indices(len(alive), 1)
         i, j = np.array(alive)[i], np.array(alive)[j]
         joined = np.maximum(largest[i], largest[j])
-        extra = (count[i] + count[j]) * _cost(joined) - count[i] * _cost(largest[i]) - count[j] * _cost(largest[j])
+        extra = (
+            (count[i] + count[j]) * _cost(joined)
+            - count[i] * _cost(largest[i])
+            - count[j] * _cost(largest[j])
+        )
         best = int(np.argmin(extra))
         if extra[best] > allowed and len(alive) <= MAX_CLASSES:
             break

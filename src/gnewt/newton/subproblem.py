@@ -18,7 +18,6 @@ from jaxtyping import Bool, Float, Int
 from gnewt.kkt import OK, Elimination, LocalModels
 from gnewt.newton.loop import Problem
 
-
 _GROWTH = 8.0
 """How fast μ grows while nothing is known but that it is too small."""
 _MOST = 64
