@@ -17,17 +17,25 @@ from gnewt.newton.loop import (
     UNBOUNDED,
     Move,
     Problem,
+    Proposal,
     Record,
     all_finite,
     largest,
 )
 
 
+class Memory(NamedTuple):
+    """What one step leaves to the next."""
+
+    shift: Array
+    longest: Array
+    """Length to begin with: 1, or less after a step to where derivatives are not finite."""
+
+
 class _Trial(NamedTuple):
     length: Array
-    models: LocalModels
-    code: Array
-    """-1 while no length was accepted."""
+    value: Array
+    passed: Array
     count: Array
 
 
@@ -46,23 +54,44 @@ class LineSearch:
     growth: float = 8.0
     max_halvings: int = 60
 
-    def begin(self, problem: Problem, x: Array, models: LocalModels) -> Array:
-        """The memory is the last shift."""
-        return jnp.zeros((), x.dtype)
+    def begin(self, problem: Problem, x: Array, models: LocalModels) -> Memory:
+        """Nothing is known."""
+        return Memory(jnp.zeros((), x.dtype), jnp.ones((), x.dtype))
 
-    def move(self, problem: Problem, x: Array, models: LocalModels, memory: Array) -> Move:
+    def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
         """Factorise until the inertia says positive definite, then backtrack."""
         gradient = problem.gradient(models)
-        direction, shift, definite, inertia, tries = self._direction(problem, models, gradient, memory)
-        trial = self._backtrack(problem, x, models, gradient, direction)
-        code = jnp.where(definite, trial.code, SINGULAR)
-        moved = code == RUNNING
-        record = Record(
-            models.value, largest(gradient), shift, jnp.full((), jnp.nan, x.dtype), trial.length, inertia
-        )
-        after = jax.tree_util.tree_map(lambda new, old: jnp.where(moved, new, old), trial.models, models)
-        x = jnp.where(moved, x + trial.length * direction, x)
-        return Move(x, after, jnp.where(definite, shift, memory), code, record, tries, trial.count)
+        direction, shift, definite, inertia, tries = self._direction(problem, models, gradient, memory.shift)
+        slope = jnp.vdot(gradient, direction)
+        trial = self._backtrack(problem, x, models, slope, direction, memory.longest)
+        rest = (trial, slope, shift, definite, inertia)
+        at = x + trial.length * direction
+        return Proposal(at, definite & trial.passed, tries, trial.count, rest)
+
+    def settle(
+        self,
+        problem: Problem,
+        x: Array,
+        models: LocalModels,
+        memory: Memory,
+        proposal: Proposal,
+        after: LocalModels,
+    ) -> Move:
+        """Take the step, unless derivatives are not finite there, or nothing is gained within rounding."""
+        trial, slope, shift, definite, inertia = proposal.rest
+        gradient = problem.gradient(models)
+        close = -trial.length * slope <= _noise(problem, models)
+        finite = all_finite(after)
+        shrinks = largest(problem.gradient(after)) < largest(gradient)
+        taken = proposal.wanted & finite & (~close | shrinks)
+        shorter = trial.passed & ~finite & (trial.length > problem.eps)
+        code = jnp.where(taken | shorter, RUNNING, STALLED)
+        code = jnp.where(trial.value == -jnp.inf, UNBOUNDED, code)
+        code = jnp.where(definite, code, SINGULAR).astype(jnp.int32)
+        nan = jnp.full((), jnp.nan, x.dtype)
+        record = Record(models.value, largest(gradient), shift, nan, trial.length, inertia)
+        longest = jnp.where(taken, jnp.ones_like(trial.length), trial.length / 2)
+        return Move(taken, Memory(jnp.where(definite, shift, memory.shift), longest), code, record)
 
     def _direction(
         self, problem: Problem, models: LocalModels, gradient: Array, last: Array
@@ -91,26 +120,25 @@ class LineSearch:
         return step, shift, definite, inertia, tries
 
     def _backtrack(
-        self, problem: Problem, x: Array, models: LocalModels, gradient: Array, direction: Array
+        self, problem: Problem, x: Array, models: LocalModels, slope: Array, direction: Array, longest: Array
     ) -> _Trial:
-        slope = jnp.vdot(gradient, direction)
-        noise = 16 * problem.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(x.dtype).tiny)
+        noise = _noise(problem, models)
 
-        def halve(trial: _Trial) -> _Trial:
-            at = x + trial.length * direction
-            value = problem.value(at)
-            close = -trial.length * slope <= noise
-            enough = value <= models.value + self.armijo * trial.length * slope
-            passed = jnp.isfinite(value) & (enough | (close & (value <= models.value + noise)))
-            after = jax.lax.cond(passed, problem.models, lambda _: models, at)
-            finite = all_finite(after)
-            shrinks = largest(problem.gradient(after)) < largest(gradient)
-            code = jnp.where(passed & finite & (~close | shrinks), RUNNING, -1)
-            code = jnp.where(passed & close & (code == -1), STALLED, code)
-            code = jnp.where(value == -jnp.inf, UNBOUNDED, code)
-            length = jnp.where(code == -1, trial.length / 2, trial.length)
-            return _Trial(length, after, code.astype(jnp.int32), trial.count + 1)
+        def attempt(length: Array, count: Array) -> _Trial:
+            value = problem.value(x + length * direction)
+            enough = value <= models.value + self.armijo * length * slope
+            within = (-length * slope <= noise) & (value <= models.value + noise)
+            return _Trial(length, value, jnp.isfinite(value) & (enough | within), count + 1)
 
-        begin = _Trial(jnp.ones((), x.dtype), models, jnp.full((), -1, jnp.int32), jnp.zeros((), jnp.int32))
-        end = jax.lax.while_loop(lambda t: (t.code == -1) & (t.count < self.max_halvings), halve, begin)
-        return end._replace(code=jnp.where(end.code == -1, STALLED, end.code))
+        def goes_on(trial: _Trial) -> Array:
+            return ~trial.passed & (trial.value != -jnp.inf) & (trial.count < self.max_halvings)
+
+        first = _Trial(
+            2 * longest, jnp.full((), jnp.nan, x.dtype), jnp.zeros((), bool), jnp.zeros((), jnp.int32)
+        )
+        return jax.lax.while_loop(goes_on, lambda t: attempt(t.length / 2, t.count), first)
+
+
+def _noise(problem: Problem, models: LocalModels) -> Array:
+    """Rounding of f: a decrease below it cannot be seen."""
+    return 16 * problem.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(models.slots.dtype).tiny)

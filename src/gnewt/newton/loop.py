@@ -1,6 +1,7 @@
 """The loop of Newton's method: one function that advances a state, for the host and for lax.while_loop alike.
 
-It knows nothing of trust regions or line searches: a search is a value with two functions, `begin` and `move`.
+It knows nothing of trust regions or line searches: a search is a value with three functions, `begin`, `propose` and
+`settle`. Derivatives are computed between the last two, so that the host can share their compiled code.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from gnewt.kkt import Elimination, LocalModels
 from gnewt.newton.objective import Point
@@ -51,16 +52,25 @@ class Record(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What a search did: the next iterate, or the last one with a status that ends the run."""
+    """What became of a proposal: the next iterate, or the last one again, perhaps with a status that ends the run."""
 
-    x: Float[Array, " N"]
-    models: LocalModels
+    taken: Bool[Array, ""]
     memory: Any
     code: Int[Array, ""]
     """RUNNING, or why the run ends here."""
     record: Record
+
+
+class Proposal(NamedTuple):
+    """Where a search wants to go."""
+
+    x: Float[Array, " N"]
+    wanted: Bool[Array, ""]
+    """Whether f at x is good enough to ask for derivatives there."""
     factorizations: Int[Array, ""]
     evaluations: Int[Array, ""]
+    rest: Any
+    """What `settle` needs to know."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,11 +114,23 @@ class Search(Protocol):
     """A globalisation: hashable, small, traceable."""
 
     def begin(self, problem: Problem, x: Array, models: LocalModels) -> Any:
-        """Return the memory that `move` hands on: a radius, the last shift."""
+        """Return the memory that is handed on from step to step: a radius, the last shift."""
         ...
 
-    def move(self, problem: Problem, x: Array, models: LocalModels, memory: Any) -> Move:
-        """Take one step."""
+    def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Any) -> Proposal:
+        """Choose a point from the derivatives at x, and values of f."""
+        ...
+
+    def settle(
+        self,
+        problem: Problem,
+        x: Array,
+        models: LocalModels,
+        memory: Any,
+        proposal: Proposal,
+        after: LocalModels,
+    ) -> Move:
+        """Take it or leave it. `after` are the derivatives there if they were wanted, else those at x."""
         ...
 
 
@@ -134,9 +156,10 @@ class Limits(NamedTuple):
     max_steps: Any
 
 
-def start(problem: Problem, search: Search, x: Array, tol: Any, max_steps: Any) -> tuple[State, Limits]:
-    """Linearise at the start, and set the threshold: tol·max(1, ‖g(x₀)‖∞/1000), the second for bad scaling."""
-    models = problem.models(x)
+def start(
+    problem: Problem, search: Search, x: Array, models: LocalModels, tol: Any, max_steps: Any
+) -> tuple[State, Limits]:
+    """Begin at x. The threshold is tol·max(1, ‖g(x₀)‖∞/1000), the second for bad scaling."""
     size = largest(problem.gradient(models))
     limits = Limits(tol * jnp.maximum(1.0, 1e-3 * size), jnp.asarray(max_steps, jnp.int32))
     nan, zero = jnp.full((), jnp.nan, x.dtype), jnp.zeros((), jnp.int32)
@@ -147,28 +170,37 @@ def start(problem: Problem, search: Search, x: Array, tol: Any, max_steps: Any) 
     return State(zero, x, models, memory, code, zero, zero + 1, record), limits
 
 
-def advance(problem: Problem, search: Search, limits: Limits, state: State) -> State:
-    """Take one step, and see whether the run ends."""
-    move = search.move(problem, state.x, state.models, state.memory)
-    went_on = move.code == RUNNING
-    step = state.step + went_on.astype(jnp.int32)
-    small = largest(problem.gradient(move.models)) <= limits.gradient
+def settle(
+    problem: Problem, search: Search, limits: Limits, state: State, proposal: Proposal, after: LocalModels
+) -> State:
+    """Take the proposal or leave it, and see whether the run ends."""
+    move = search.settle(problem, state.x, state.models, state.memory, proposal, after)
+    models = jax.tree_util.tree_map(lambda new, old: jnp.where(move.taken, new, old), after, state.models)
+    step = state.step + (move.code == RUNNING)
+    small = largest(problem.gradient(models)) <= limits.gradient
     code = jnp.where(small, CONVERGED, jnp.where(step >= limits.max_steps, MAX_STEPS, RUNNING))
     return State(
         step,
-        move.x,
-        move.models,
+        jnp.where(move.taken, proposal.x, state.x),
+        models,
         move.memory,
-        jnp.where(went_on, code, move.code).astype(jnp.int32),
-        state.factorizations + move.factorizations,
-        state.evaluations + move.evaluations,
+        jnp.where((move.code == RUNNING) | (move.taken & small), code, move.code).astype(jnp.int32),
+        state.factorizations + proposal.factorizations,
+        state.evaluations + proposal.evaluations,
         move.record,
     )
 
 
+def advance(problem: Problem, search: Search, limits: Limits, state: State) -> State:
+    """Take one step: propose, linearise there, settle."""
+    proposal = search.propose(problem, state.x, state.models, state.memory)
+    after = jax.lax.cond(proposal.wanted, problem.models, lambda _: state.models, proposal.x)
+    return settle(problem, search, limits, state, proposal, after)
+
+
 def run(problem: Problem, search: Search, x: Array, tol: Any, max_steps: int) -> tuple[State, Record]:
     """Run to the end inside jit; the history has max_steps rows, NaN behind the last step."""
-    state, limits = start(problem, search, x, tol, max_steps)
+    state, limits = start(problem, search, x, problem.models(x), tol, max_steps)
     rows = jax.tree_util.tree_map(lambda r: jnp.broadcast_to(r, (max_steps, *r.shape)), state.record)
 
     def once(carry: tuple[State, Record]) -> tuple[State, Record]:

@@ -13,9 +13,22 @@ from jax.core import Tracer
 
 from gnewt._typing import PyTree
 from gnewt.graph import Graph, Structure
+from gnewt.kkt import LocalModels
 from gnewt.newton.check import self_check
 from gnewt.newton.factor import Factor, Inertia
-from gnewt.newton.loop import NONFINITE, RUNNING, Problem, Record, Search, State, advance, largest, run, start
+from gnewt.newton.loop import (
+    NONFINITE,
+    RUNNING,
+    Problem,
+    Proposal,
+    Record,
+    Search,
+    State,
+    largest,
+    run,
+    settle,
+    start,
+)
 from gnewt.newton.objective import Objective, Point
 from gnewt.newton.result import Result
 from gnewt.newton.system import System, system_of
@@ -69,18 +82,23 @@ def minimize(
 def _from_host(
     system: System, point: Point, search: Search, tol: float, max_steps: int, check: bool, verbose: bool
 ) -> Result:
-    begin, step = system.structure.memo(("loop", system, search), lambda: _compile(system, search))
-    state, limits = begin(system.operands, point, tol, max_steps)
+    begin, propose, finish = system.structure.memo(("loop", system, search), lambda: _compile(system, search))
+    operands = system.operands
+    models = system.linearize(point)
+    state, limits = begin(operands, point, models, tol, max_steps)
     if int(state.code) == NONFINITE:
         bad = system.nonfinite(point, state.models)
         detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
         return dataclasses.replace(_result(system, state, (), None), detail=detail)
     if check:
-        system.structure.memo(("checked", system.curvature), lambda: self_check(system, point, state.models))
+        system.structure.memo(("checked", system.curvature), lambda: self_check(system, point, models))
     history: list[Record] = []
     while int(state.code) == RUNNING:
         before = int(state.step)
-        state = step(system.operands, point, limits, state)
+        proposal = propose(operands, point, state)
+        there = dataclasses.replace(point, x=proposal.x)
+        after = system.linearize(there) if bool(proposal.wanted) else state.models
+        state = finish(operands, point, limits, state, proposal, after)
         if int(state.step) > before:
             history.append(_on_host(state.record))
             if verbose:
@@ -90,19 +108,22 @@ def _from_host(
     return _result(system, state, tuple(history), Factor(last, state.models, numbers, 0.0, raw, system))
 
 
-def _compile(system: System, search: Search) -> tuple[Any, Any]:
-    """The two halves of the loop, compiled with the integers of the system as operands."""
+def _compile(system: System, search: Search) -> tuple[Any, Any, Any]:
+    """The parts of the loop, compiled with the integers of the system as operands. Derivatives are not among them."""
 
     def problem_of(operands: Any, point: Point) -> Problem:
         return Problem(system.bind(operands), point)
 
-    def begin(operands: Any, point: Point, tol: Any, max_steps: Any) -> Any:
-        return start(problem_of(operands, point), search, point.x, tol, max_steps)
+    def begin(operands: Any, point: Point, models: LocalModels, tol: Any, max_steps: Any) -> Any:
+        return start(problem_of(operands, point), search, point.x, models, tol, max_steps)
 
-    def step(operands: Any, point: Point, limits: Any, state: State) -> State:
-        return advance(problem_of(operands, point), search, limits, state)
+    def propose(operands: Any, point: Point, state: State) -> Proposal:
+        return search.propose(problem_of(operands, point), state.x, state.models, state.memory)
 
-    return jax.jit(begin), jax.jit(step)
+    def finish(operands: Any, point: Point, *args: Any) -> State:
+        return settle(problem_of(operands, point), search, *args)
+
+    return jax.jit(begin), jax.jit(propose), jax.jit(finish)
 
 
 def _result(system: System, state: State, history: Any, factor: Factor | None) -> Result:

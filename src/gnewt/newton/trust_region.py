@@ -17,11 +17,12 @@ from gnewt.newton.loop import (
     UNBOUNDED,
     Move,
     Problem,
+    Proposal,
     Record,
     all_finite,
     largest,
 )
-from gnewt.newton.subproblem import Spectrum, begin_spectrum, forget, solve_subproblem
+from gnewt.newton.subproblem import Solution, Spectrum, begin_spectrum, forget, solve_subproblem
 
 
 class Memory(NamedTuple):
@@ -56,44 +57,51 @@ class TrustRegion:
         radius = jnp.maximum(1.0, jnp.linalg.norm(x)) if self.radius is None else jnp.asarray(self.radius)
         return Memory(radius.astype(x.dtype), jnp.zeros((), x.dtype), begin_spectrum(problem, x))
 
-    def move(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Move:
-        """Solve the subproblem, try its step, set the radius."""
-        eps = problem.eps
-        gradient = problem.gradient(models)
+    def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
+        """Solve the subproblem, and evaluate f there."""
         known = memory.spectrum.inertia[0] >= 0  # the model was tried before, with a larger ball
-        guess = jnp.where(known, memory.shift, 0.0)
         found = solve_subproblem(
             problem,
             models,
             memory.radius,
             memory.spectrum,
-            guess,
+            jnp.where(known, memory.shift, 0.0),
             memory.shift,
             self.slack,
             self.max_factorizations,
         )
         at = x + found.step
         value = problem.value(at)
-        noise = 8 * eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(x.dtype).tiny)
-        close = found.decrease <= noise  # f cannot tell such a step from none: the gradient decides
-        ratio = (models.value - value) / jnp.where(found.found, found.decrease, 1.0)
+        close, noise = _drowns(problem, models, found)
+        ratio = _ratio(models, value, found)
         enough = jnp.where(close, value <= models.value + noise, ratio >= self.accept)
-        tried = found.found & jnp.isfinite(value) & enough
-        after = jax.lax.cond(tried, problem.models, lambda _: models, at)
-        shrinks = largest(problem.gradient(after)) < largest(gradient)
-        taken = tried & all_finite(after) & (~close | shrinks)
+        wanted = found.found & jnp.isfinite(value) & enough
+        return Proposal(at, wanted, found.factorizations, jnp.ones((), jnp.int32), (found, value))
 
-        length = jnp.linalg.norm(found.step)
-        ratio = jnp.where(jnp.isfinite(ratio), ratio, -jnp.inf)
-        radius = self._radius(memory.radius, length, ratio, taken, close, value, models, gradient, found.step)
-        spent = jnp.linalg.norm(x) + jnp.linalg.norm(found.step)
-        code = jnp.where(close & ~taken, STALLED, RUNNING)
-        code = jnp.where(
-            ~taken & (radius <= eps * jnp.maximum(spent, jnp.finfo(x.dtype).tiny)), STALLED, code
-        )
-        code = jnp.where(found.found, code, SINGULAR)
-        runs_away = (value == -jnp.inf) | (taken & (value < -1.0 / eps**2))
-        code = jnp.where(found.found & runs_away, UNBOUNDED, code).astype(jnp.int32)
+    def settle(
+        self,
+        problem: Problem,
+        x: Array,
+        models: LocalModels,
+        memory: Memory,
+        proposal: Proposal,
+        after: LocalModels,
+    ) -> Move:
+        """Take the step if the model was right enough, and set the radius."""
+        found, value = proposal.rest
+        gradient, tiny = problem.gradient(models), jnp.finfo(x.dtype).tiny
+        close, _ = _drowns(problem, models, found)
+        shrinks = largest(problem.gradient(after)) < largest(gradient)
+        taken = proposal.wanted & all_finite(after) & (~close | shrinks)
+        ratio = jnp.where(jnp.isfinite(value), _ratio(models, value, found), -jnp.inf)
+        radius = self._radius(memory.radius, models, gradient, found.step, value, ratio, taken, close)
+
+        reach = jnp.linalg.norm(x) + jnp.linalg.norm(found.step)
+        stuck = ~taken & (close | (radius <= problem.eps * jnp.maximum(reach, tiny)))
+        runs_away = (value == -jnp.inf) | (taken & (value < -1.0 / problem.eps**2))
+        code = jnp.where(stuck, STALLED, RUNNING)
+        code = jnp.where(runs_away, UNBOUNDED, code)
+        code = jnp.where(found.found, code, SINGULAR).astype(jnp.int32)
 
         record = Record(
             models.value, largest(gradient), found.shift, memory.radius, ratio, found.spectrum.inertia
@@ -101,35 +109,34 @@ class TrustRegion:
         spectrum = jax.tree_util.tree_map(
             lambda new, old: jnp.where(taken, new, old), forget(found.spectrum), found.spectrum
         )
-        after = jax.tree_util.tree_map(lambda new, old: jnp.where(taken, new, old), after, models)
-        return Move(
-            jnp.where(taken, at, x),
-            after,
-            Memory(radius, found.shift, spectrum),
-            code,
-            record,
-            found.factorizations,
-            jnp.ones((), jnp.int32),
-        )
+        return Move(taken, Memory(radius, found.shift, spectrum), code, record)
 
     def _radius(
         self,
         radius: Array,
-        length: Array,
-        ratio: Array,
-        taken: Array,
-        close: Array,
-        value: Array,
         models: LocalModels,
         gradient: Array,
         step: Array,
+        value: Array,
+        ratio: Array,
+        taken: Array,
+        close: Array,
     ) -> Array:
         """Grow where the model was right on the boundary; shrink to where a parabola through f has its minimum."""
-        slope = jnp.vdot(gradient, step)
+        length, slope = jnp.linalg.norm(step), jnp.vdot(gradient, step)
         parabola = -slope / (2 * jnp.maximum(value - models.value - slope, jnp.finfo(step.dtype).tiny))
         share = jnp.where(jnp.isfinite(value), jnp.clip(parabola, 0.2, 0.5), 0.1)
-        smaller = share * length
-        larger = jnp.maximum(radius, 2.0 * length)
-        out = jnp.where(ratio > self.grow_above, larger, radius)
-        out = jnp.where(ratio < self.shrink_below, smaller, out)
-        return jnp.where(taken & close, radius, jnp.where(taken, out, smaller))
+        grown = jnp.where(ratio > self.grow_above, jnp.maximum(radius, 2.0 * length), radius)
+        fitting = jnp.where(ratio < self.shrink_below, share * length, grown)
+        return jnp.where(taken & close, radius, jnp.where(taken, fitting, share * length))
+
+
+def _drowns(problem: Problem, models: LocalModels, found: Solution) -> tuple[Array, Array]:
+    """Whether the predicted decrease is below the noise of f, so that the gradient must decide; and the noise."""
+    noise = 8 * problem.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(found.step.dtype).tiny)
+    return found.decrease <= noise, noise
+
+
+def _ratio(models: LocalModels, value: Array, found: Solution) -> Array:
+    """Achieved over predicted decrease."""
+    return (models.value - value) / jnp.where(found.found, found.decrease, 1.0)
