@@ -15,14 +15,14 @@ OK, SINGULAR, NONFINITE = 0, 1, 2
 class Elimination(NamedTuple):
     """What is known of H + μI after its elimination. Leaves have leading axes under vmap."""
 
-    status: Int[Array, "*batch"]
-    inertia: Int[Array, "*batch 3"]
+    status: Int[Array, ""]
+    inertia: Int[Array, "3"]
     """(n₊, n₋, n₀) of H + μI, by Sylvester's law from the pivots of K (E19)."""
-    num_delayed: Int[Array, "*batch"]
-    logdet: Float[Array, "*batch"]
+    num_delayed: Int[Array, ""]
+    logdet: Float[Array, ""]
     """log|det(H + μI)|; -inf if singular."""
-    smallest_pivot: Float[Array, "*batch"]
-    null: Int[Array, "*batch unknowns"]
+    smallest_pivot: Float[Array, ""]
+    null: Int[Array, " unknowns"]
     """1 for unknowns that found no pivot above rounding."""
     factor: Any
     """What the engine needs to solve again."""

@@ -37,8 +37,8 @@ class XlaFactor(NamedTuple):
 
     gains: tuple[Gains, ...]
     """Of every block, [steps, width, ...]."""
-    tier: Int[Array, "*batch"]
-    shift: Float[Array, "*batch"]
+    tier: Int[Array, ""]
+    shift: Float[Array, ""]
 
 
 class XlaEngine:
@@ -153,7 +153,9 @@ class XlaEngine:
         tree, n, eps = self._tree, self.layout.num_inputs, float(jnp.finfo(rhs.dtype).eps)
 
         def run(arrays: Any, sources: Array, shift: Array, gains: Any, rhs: Array) -> tuple[Array, Array]:
-            probe = jnp.where(arrays["bare"], 0, jnp.cos(jnp.arange(self.layout.num_unknowns, dtype=rhs.dtype) ** 2))
+            probe = jnp.where(
+                arrays["bare"], 0, jnp.cos(jnp.arange(self.layout.num_unknowns, dtype=rhs.dtype) ** 2)
+            )
             columns = jnp.concatenate([self._widen(rhs), probe[:, None]], axis=1)
             z = tree.solve(arrays, gains, columns)
             size = jnp.max(jnp.abs(z[:n]), axis=0)

@@ -24,8 +24,8 @@ def where_needed(run: Callable[..., Any], needed: Array, *operands: Any) -> Any:
     @jax.custom_batching.custom_vmap
     def call(needed: Array, operands: Any) -> Any:
         shapes = jax.eval_shape(run, *operands)
-        zeros = lambda *_: jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        return jax.lax.cond(jnp.any(needed), run, zeros, *operands)
+        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        return jax.lax.cond(jnp.any(needed), run, lambda *_: zeros, *operands)
 
     @call.def_vmap
     def _(size: int, batched: Any, needed: Array, operands: Any) -> tuple[Any, Any]:

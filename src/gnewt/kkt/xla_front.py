@@ -46,7 +46,7 @@ class Message(NamedTuple):
 
 def eliminate(
     shape: Shape,
-    doublings: int,
+    nesting: int,
     matrix: Float[Array, "w n n"],
     f: Float[Array, "w p rest"],
     g: Float[Array, "w p p"],
@@ -57,7 +57,7 @@ def eliminate(
     """Eliminate the first p + q coordinates of every front.
 
     Args:
-        doublings: G vanishes when it is squared this often.
+        nesting: longest chain of bare pairs that read one another.
         magnitude: Σ of the magnitudes added to the diagonal so far, of all coordinates but the bare pairs.
         shift: μ for the inputs, zero for padding.
         eps: rounding of the entries.
@@ -66,10 +66,7 @@ def eliminate(
     square = matrix[:, p:, p:]
     before = magnitude
     if p:
-        power = g
-        for i in range(doublings):  # (I - G)⁻¹ = (I + G)(I + G²)(I + G⁴)...
-            f = f + power @ f
-            power = power @ power if i + 1 < doublings else power
+        f = _substitute(f, g, nesting)
         half = 0.5 * (matrix[:, :p, :p] @ f) + matrix[:, :p, p:]
         product = jnp.swapaxes(f, 1, 2) @ half
         square = square + product + jnp.swapaxes(product, 1, 2)
@@ -99,6 +96,19 @@ def eliminate(
         clean = clean & jnp.all(jnp.abs(x) * relative <= 1 / THRESHOLD, axis=(1, 2))
     added = magnitude[:, q:] - before[:, q:] + jnp.sum(jnp.abs(cross * x), axis=1)
     return Gains(f, inverse, x), Pivots(single, pair, clean), Message(schur, added)
+
+
+def _substitute(f: Array, g: Array, nesting: int) -> Array:
+    """(I - G)⁻¹F where G, the pairs that read one another, vanishes after `nesting` products.
+
+    Each round makes one more layer of pairs final, by the arithmetic of a substitution: powers of G would cancel.
+    """
+    if nesting <= 2:
+        x = f
+        for _ in range(nesting):
+            x = f + g @ x
+        return x
+    return jax.lax.fori_loop(0, nesting, lambda _, x: f + g @ x, f)
 
 
 def _scale(matrix: Array, magnitude: Array) -> Array:

@@ -42,8 +42,8 @@ class XlaLayout:
     segments: tuple[Segment, ...]
     pool_starts: tuple[int, ...]
     """Where in the pool of all M each block begins."""
-    doublings: tuple[int, ...]
-    """For each block, how often G must be squared until it vanishes; 0 where there is no G."""
+    nesting: tuple[int, ...]
+    """For each block, the longest chain of bare pairs that read one another; 0 where there is no G."""
     arrays: dict[str, np.ndarray]
     """`few`, `many`, `many_of`: sums of sources. `diagonal` and `bare`: of every unknown. `pool`: M of all fronts. For block i,
     [steps, width, ...]: `ids{i}` unknowns, `f{i}`, `g{i}`; `row{i}` and `col{i}` add up to the place of a separator's
@@ -56,7 +56,9 @@ def lay_out_xla(plan: Plan, num_sources: int) -> XlaLayout:
     pairs = _Pairs(plan)
     shapes, class_of = classify(pairs.sizes)
     schedule = make_schedule(plan.parent, shapes, class_of)
-    local = _Coordinates(plan, pairs, np.array([dataclasses.astuple(s) for s in shapes]).reshape(-1, 4)[class_of])
+    local = _Coordinates(
+        plan, pairs, np.array([dataclasses.astuple(s) for s in shapes]).reshape(-1, 4)[class_of]
+    )
     entries, sums = _add_up(plan, pairs, num_sources)
     blocks = schedule.blocks
     pool_at, pool_starts = schedule.offsets([b.shape.n**2 for _, b in blocks])
@@ -95,7 +97,7 @@ def lay_out_xla(plan: Plan, num_sources: int) -> XlaLayout:
         num_sources,
         schedule.segments,
         tuple(pool_starts.tolist()),
-        tuple(int(d).bit_length() for d in depth),
+        tuple(depth.tolist()),
         arrays,
     )
 
@@ -250,7 +252,11 @@ def _place(
     front = local.entry_front
     in_row, dual, other, nested = local.kinds
     own = nested & (dual == other)  # the -1 of a bare pair, which is implied
-    row, col, n = local.coordinate[local.row_at], local.coordinate[local.col_at], (local.p + local.rest)[front]
+    row, col, n = (
+        local.coordinate[local.row_at],
+        local.coordinate[local.col_at],
+        (local.p + local.rest)[front],
+    )
     square = ~in_row
     flat["pool"][(pool_at[front] + row * n + col)[square]] = entries[square]
     flat["pool"][(pool_at[front] + col * n + row)[square]] = entries[square]

@@ -80,9 +80,7 @@ def _groups(plan: Plan) -> np.ndarray:
     duals = np.bincount(front[plan.elim_idx >= plan.num_slots], minlength=num)
     touched = np.zeros(plan.num_unknowns, bool)
     touched[plan.sep_idx] = True
-    others = np.bincount(
-        front[(plan.elim_idx >= plan.num_slots) & touched[plan.elim_idx]], minlength=num
-    )
+    others = np.bincount(front[(plan.elim_idx >= plan.num_slots) & touched[plan.elim_idx]], minlength=num)
     sizes = np.stack([duals - others, others, inputs, np.diff(plan.sep_ptr)], axis=1)
     cost = front_cost(*sizes.T).tolist()
     rows = sizes.tolist()

@@ -8,6 +8,7 @@ alone, and a level then takes as many steps as its fronts need at the segment's 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,9 @@ class Schedule:
 
     def offsets(self, sizes: list[int]) -> tuple[np.ndarray, np.ndarray]:
         """(where each front begins, where each block begins) if a front of block i takes sizes[i] numbers."""
-        lengths = [steps * block.width * size for (steps, block), size in zip(self.blocks, sizes, strict=True)]
+        lengths = [
+            steps * block.width * size for (steps, block), size in zip(self.blocks, sizes, strict=True)
+        ]
         begin = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         size = np.array(sizes, np.int64)
         return begin[self.block_of_front] + self.lane_of_front * size[self.block_of_front], begin
@@ -159,12 +162,12 @@ def make_schedule(parent: np.ndarray, shapes: list[Shape], class_of: np.ndarray)
     cost = np.array([shape.cost for shape in shapes])
     for waste, mixed in ((1.5, False), (1.5, True), (3.0, True), (6.0, True)):
         cuts = _cut_by_waste(counts, cost, waste, mixed)
-        widths = [counts[a:b].max(0) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        widths = [counts[a:b].max(0) for a, b in itertools.pairwise(cuts)]
         if sum(np.count_nonzero(w) for w in widths) <= MAX_BLOCKS:
             break
     else:
         cuts = _cut_by_width(counts)
-        widths = [_mean_width(counts[a:b]) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        widths = [_mean_width(counts[a:b]) for a, b in itertools.pairwise(cuts)]
 
     # Rank of every front among those of its level and class.
     order = np.lexsort((np.arange(len(parent)), class_of, level))
@@ -177,7 +180,7 @@ def make_schedule(parent: np.ndarray, shapes: list[Shape], class_of: np.ndarray)
     block_of = np.zeros(len(parent), np.int64)
     lane_of = np.zeros(len(parent), np.int64)
     num_blocks = 0
-    for (a, b), width in zip(zip(cuts[:-1], cuts[1:], strict=True), widths, strict=True):
+    for (a, b), width in zip(itertools.pairwise(cuts), widths, strict=True):
         per_level = -(-counts[a:b] // np.maximum(width, 1))
         steps_of_level = per_level.max(1)
         begin = np.concatenate([[0], np.cumsum(steps_of_level)])

@@ -48,7 +48,7 @@ class Tree:
             shifts = jnp.where(ids[:, 2 * shape.m : shape.q] < layout.num_unknowns, shift, 0)
             inputs = (matrix, numbers[part["f"]], numbers[part["g"]], here, shifts)
             gains, pivots, message = _unless_absent(
-                lambda *a: eliminate(shape, layout.doublings[i], *a, eps), block, part["has"], inputs
+                lambda *a: eliminate(shape, layout.nesting[i], *a, eps), block, part["has"], inputs
             )
             if shape.b:
                 place = part["row"][:, :, None] + part["col"][:, None, :]
@@ -102,7 +102,9 @@ class Tree:
         product = jnp.zeros_like(z).at[: layout.num_inputs].set(shift * z[: layout.num_inputs])
         for i, block in enumerate(self.blocks):
             n = block.shape.n
-            matrix = numbers[arrays["pool"][layout.pool_starts[i] : layout.pool_starts[i + 1]]].reshape(-1, n, n)
+            matrix = numbers[arrays["pool"][layout.pool_starts[i] : layout.pool_starts[i + 1]]].reshape(
+                -1, n, n
+            )
             ids = arrays[f"ids{i}"].reshape(-1, n)
             part = matrix @ z.at[ids].get(mode="fill", fill_value=0)
             # Between separators a front has no entries of its own; padding is dropped.

@@ -12,6 +12,7 @@ from gnewt._errors import PlanError, explain_error
 from gnewt.graph import Certificate, Plan, Structure
 from gnewt.plan.cost import certify, expected_cost, parallel_cost
 from gnewt.plan.layout import lay_out, split_tree
+from gnewt.plan.merge import merge_fronts
 from gnewt.plan.orderings import (
     Order,
     check_order,
@@ -57,7 +58,11 @@ _MOST_ELEMENTS = 10**8
 
 
 def make_plan(
-    structure: Structure, order: str | Sequence[Any] | np.ndarray = "auto", *, causal: bool = False
+    structure: Structure,
+    order: str | Sequence[Any] | np.ndarray = "auto",
+    *,
+    causal: bool = False,
+    merge: bool = True,
 ) -> Plan:
     """Plan the elimination of the structure's KKT system. Once per structure.
 
@@ -66,13 +71,18 @@ def make_plan(
             in the order of their elimination: a sequence of integers or of integer arrays (the slots of one
             vertex, `g.slots(handle)`).
         causal: refuse an order that is not causal.
+        merge: merge small fronts where this saves time. Without it every front is a bag of the order's tree
+            decomposition, whose width the certificate names in both cases.
     """
     if not isinstance(order, str):
         graph, given = _given(structure, order)
         chosen = _price(structure, graph, given, "given")
+        priced = [chosen]
     else:
         graph = kkt_graph(structure)
-        chosen = _named(structure, graph, order, causal)
+        priced = _named(structure, graph, order, causal)
+        allowed = [c for c in priced if c.causal or not causal] or priced
+        chosen = min(allowed, key=lambda c: c.cost)
     if causal and not chosen.causal:
         raise PlanError(
             explain_error(
@@ -81,7 +91,12 @@ def make_plan(
                 "use order='causal', or put every node before its arguments",
             )
         )
-    return lay_out(structure, graph, chosen.order, chosen.tree, chosen.certificate, chosen.name)
+    tree, certificate = chosen.tree, chosen.certificate
+    if merge:
+        tree = merge_fronts(graph, tree, chosen.causal)
+        certificate = dataclasses.replace(certify(structure, graph, tree), width=certificate.width)
+    plan = lay_out(structure, graph, chosen.order, tree, certificate, chosen.name)
+    return dataclasses.replace(plan, considered=tuple((c.name, c.certificate, c.cost) for c in priced))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -94,23 +109,33 @@ class _Candidate:
     tree: TreeDecomposition
     certificate: Certificate
 
-    def cost(self, parallel: bool) -> float:
-        if parallel:
+    parallel: bool
+    """Whether it is to run on a device that runs the fronts of a level side by side."""
+
+    @property
+    def cost(self) -> float:
+        if self.parallel:
             return parallel_cost(self.certificate, self.tree, self.causal)
         return expected_cost(self.certificate, self.causal)
 
 
 def _price(
-    structure: Structure, graph: KKTGraph, order: Order, name: str, limit: int = NO_LIMIT
+    structure: Structure,
+    graph: KKTGraph,
+    order: Order,
+    name: str,
+    limit: int = NO_LIMIT,
+    parallel: bool = False,
 ) -> _Candidate:
     tree = split_tree(graph, order, limit)
     causal = is_causal(graph, order.vertices)
-    return _Candidate(name, order, causal, tree, certify(structure, graph, tree))
+    return _Candidate(name, order, causal, tree, certify(structure, graph, tree), parallel)
 
 
-def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> _Candidate:
+def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> list[_Candidate]:
+    """Price the orders that a name stands for; those that cannot be cheaper than the best so far are left out."""
     if order in ORDERS:
-        return _price(structure, graph, ORDERS[order](graph), order)
+        return [_price(structure, graph, ORDERS[order](graph), order)]
     if order not in _CHOICES:
         known = ", ".join([*_CHOICES, *ORDERS])
         raise PlanError(
@@ -123,31 +148,30 @@ def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> _
         names.remove("causal_min_degree")
     if len(graph.reads.idx) == 0:  # nothing waits for a reader: the causal orders are the free ones
         names = [name for name in names if name not in ("min_degree", "min_fill", "reverse_time")]
+    priced: list[_Candidate] = []
     best: _Candidate | None = None
     parallel = order == "parallel"
     for name in names:
         if name == "reverse_time" and best is not None and best.certificate.width > _HOPELESS:
             continue
         try:
-            limit = _worthwhile(None if best is None else best.cost(parallel))
-            candidate = _price(structure, graph, ORDERS[name](graph), name, limit)
+            candidate = _price(structure, graph, ORDERS[name](graph), name, _worthwhile(best), parallel)
         except OverLimit:
             continue
-        if (candidate.causal or not causal) and (
-            best is None or candidate.cost(parallel) < best.cost(parallel)
-        ):
+        priced.append(candidate)
+        if (candidate.causal or not causal) and (best is None or candidate.cost < best.cost):
             best = candidate
     assert best is not None  # every choice begins with a causal order
-    return best
+    return priced
 
 
-def _worthwhile(cost: float | None) -> int:
-    """Separator elements beyond which an order cannot be cheaper than `cost`, or needs too much memory.
+def _worthwhile(best: _Candidate | None) -> int:
+    """Separator elements beyond which an order cannot be cheaper than `best`, or needs too much memory.
 
     A step's separator has at most 2|χ| items and a bag at most |ι| steps, so their sum is at most
     2 Σ|ι||χ| <= 2 Σ|ι||χ|², twice the flops.
     """
-    return NO_LIMIT if cost is None else int(min(2 * cost, _MOST_ELEMENTS))
+    return NO_LIMIT if best is None else int(min(2 * best.cost, _MOST_ELEMENTS))
 
 
 def _given(structure: Structure, order: Sequence[Any] | np.ndarray) -> tuple[KKTGraph, Order]:
