@@ -84,12 +84,12 @@ GNEWT_API void gnewt_tree_free(Tree* tree) { std::unique_ptr<Tree>(tree).reset()
 
 GNEWT_API int gnewt_merge_fronts(int causal, Count num, const Index* parent, const Count* p, const Count* q,
                                  const Count* b, const Count* reads, const Count* link_ptr, const Index* link_bag,
-                                 const Count* link_reads, const Count* sep_ptr, const Index* sep_bag,
-                                 const Count* sep_pairs, Count* top) {
+                                 const Count* link_reads, const Count* sep_ptr, const Index* sep_item, Count num_items,
+                                 const Index* bag_of_item, const Count* pairs_of_item, Count* top) {
     return guarded([&] {
         const Bags bags{causal != 0, {parent, num}, {p, num}, {q, num}, {b, num}, {reads, num},
                         rows(num, link_ptr, link_bag), {link_reads, link_ptr[num]},
-                        rows(num, sep_ptr, sep_bag), {sep_pairs, sep_ptr[num]}};
+                        rows(num, sep_ptr, sep_item), {bag_of_item, num_items}, {pairs_of_item, num_items}};
         merge_fronts(bags, {top, num});
     });
 }

@@ -75,8 +75,9 @@ struct Bags {
     Span<const Count> reads;    // between two pairs of the bag
     Rows links;                 // bags that hold pairs which pairs of this bag read ...
     Span<const Count> link_reads;
-    Rows separators;  // for each item of a separator the bag that eliminates it ...
-    Span<const Count> separator_pairs;
+    Rows separators;  // items
+    Span<const Index> bag_of_item;
+    Span<const Count> pairs_of_item;
 };
 
 // Name for each bag the highest one of its group.

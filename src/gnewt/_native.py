@@ -41,7 +41,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "gnewt_tree_free": (None, [_pointer]),
     "gnewt_merge_fronts": (
         _int,
-        [_int, _int64, _i32, *[_i64] * 4, _i64, _i32, _i64, _i64, _i32, _i64, _out64],
+        [_int, _int64, _i32, *[_i64] * 4, _i64, _i32, _i64, _i64, _i32, _int64, _i32, _i64, _out64],
     ),
     "gnewt_place_entries": (
         _int,
@@ -135,19 +135,28 @@ def decompose(
     return parent, frontal_ptr, frontal_idx, separator_ptr, separator_idx
 
 
-def merge_fronts(causal: bool, parent: np.ndarray, *sizes: np.ndarray) -> np.ndarray:
-    """Return the name of each bag's group; the arguments are the fields of `plan.merge.Bags`."""
+def merge_fronts(
+    causal: bool,
+    parent: np.ndarray,
+    scalars: tuple[np.ndarray, ...],
+    links: tuple[np.ndarray, np.ndarray, np.ndarray],
+    separators: tuple[np.ndarray, np.ndarray],
+    items: tuple[np.ndarray, np.ndarray],
+) -> np.ndarray:
+    """Return the name of each bag's group; `plan.merge.Bags` says what the arrays are."""
     assert LIBRARY is not None
     num = len(parent)
-    *scalars, link_ptr, link_bag, link_reads, sep_ptr, sep_bag, sep_pairs = sizes
     for array in scalars:
         _check_length(array, num)
-    for ptr, bag, count in ((link_ptr, link_bag, link_reads), (sep_ptr, sep_bag, sep_pairs)):
+    for ptr in (links[0], separators[0]):
         _check_length(ptr, num + 1)
-        _check_ends(ptr, bag)
-        _check_ends(ptr, count)
+    for idx in (links[1], links[2]):
+        _check_ends(links[0], idx)
+    _check_ends(*separators)
+    _check_length(items[1], len(items[0]))
     top = np.empty(num, np.int64)
-    _check_status(LIBRARY.gnewt_merge_fronts(int(causal), num, parent, *sizes, top))
+    arrays = (parent, *scalars, *links, *separators, len(items[0]), *items, top)
+    _check_status(LIBRARY.gnewt_merge_fronts(int(causal), num, *arrays))
     return top
 
 
