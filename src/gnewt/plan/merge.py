@@ -124,7 +124,9 @@ def describe_bags(graph: KKTGraph, tree: TreeDecomposition, causal: bool) -> Bag
     if not causal:
         none, nothing = np.zeros(num, np.int64), np.zeros(0, np.int64)
         no_links = np.zeros(num + 1, np.int64), nothing.astype(np.int32), nothing
-        return Bags(False, tree.parent, none, p + q, b, none, *no_links, *items, np.zeros(len(size), np.int64))
+        return Bags(
+            False, tree.parent, none, p + q, b, none, *no_links, *items, np.zeros(len(size), np.int64)
+        )
     reads = _reads_between(graph, bag_of_item[::2], num)
     pairs = size * np.repeat(~graph.is_input, 2)
     return Bags(True, tree.parent, p, q - p, b, *reads, *items, pairs)
