@@ -3,6 +3,7 @@
 #include <memory>
 #include <new>
 
+#include "native_layout.hpp"
 #include "planner.hpp"
 
 #if defined(_WIN32)
@@ -106,6 +107,33 @@ GNEWT_API int gnewt_place_entries(Count num_fronts, const Count* elim_ptr, const
                                      {entry_col, num_nonzeros});
     });
 }
+
+// Make a layout, ask for its size, copy it out, free it.
+GNEWT_API int gnewt_layout_make(Count num_inputs, Count num_slots, int causal, Count num_fronts, const Index* parent,
+                                const Count* elim_ptr, const Index* elim_idx, const Count* sep_ptr, const Index* sep_idx,
+                                const Index* sep_pos, const Count* entry_ptr, const Index* entry_row,
+                                const Index* entry_col, Count num_nonzeros, const Count* source, const Count* target,
+                                const Count* pair_entry, const Count* input_entry, Count num_sources,
+                                EngineLayout** layout, Count* sizes) {
+    return guarded([&] {
+        const Count eliminated = elim_ptr[num_fronts], separator = sep_ptr[num_fronts], entries = entry_ptr[num_fronts];
+        const PlanArrays plan{num_inputs, num_slots, causal != 0, {parent, num_fronts},
+                              {elim_ptr, num_fronts + 1}, {elim_idx, eliminated},
+                              {sep_ptr, num_fronts + 1}, {sep_idx, separator}, {sep_pos, separator},
+                              {entry_ptr, num_fronts + 1}, {entry_row, entries}, {entry_col, entries},
+                              {source, num_nonzeros}, {target, num_nonzeros},
+                              {pair_entry, num_slots - num_inputs}, {input_entry, num_inputs}};
+        auto made = std::make_unique<EngineLayout>(lay_out_for_engine(plan, num_sources));
+        sizes[0] = static_cast<Count>(made->array.size());
+        sizes[1] = made->factor_size;
+        sizes[2] = made->index_size;
+        *layout = made.release();
+    });
+}
+
+GNEWT_API void gnewt_layout_copy(const EngineLayout* layout, Index* array) { copy(layout->array, array); }
+
+GNEWT_API void gnewt_layout_free(EngineLayout* layout) { std::unique_ptr<EngineLayout>(layout).reset(); }
 
 GNEWT_API int gnewt_instance_levels(Count num_sequence, const Count* sequence, Count num, const Count* arg_ptr,
                                     const Index* arg_idx, const Count* out_ptr, const Index* out_idx, Count num_slots,

@@ -1,7 +1,7 @@
 """The native library: sequential planning loops in C++ (cpp/), called through ctypes. Optional.
 
-Every function here has a Python twin that gives the same integers, and that runs where the library is
-absent: `LIBRARY` is None where none was built, or where the environment says `GNEWT_NATIVE=0`.
+Every function here but `lay_out_for_engine` has a Python twin that gives the same integers, and that runs where the
+library is absent: `LIBRARY` is None where none was built, or where the environment says `GNEWT_NATIVE=0`.
 """
 
 from __future__ import annotations
@@ -47,6 +47,16 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         _int,
         [_int64, _i64, _i64, _i64, _int64, _i64, _int64, _i32, _i32, _out64, _out64, _out32, _out32, _count],
     ),
+    "gnewt_layout_make": (
+        _int,
+        [
+            *[_int64, _int64, _int, _int64, _i32],
+            *[_i64, _i32, _i64, _i32, _i32, _i64, _i32, _i32],
+            *[_int64, _i64, _i64, _i64, _i64, _int64, ctypes.POINTER(_pointer), _out64],
+        ],
+    ),
+    "gnewt_layout_copy": (None, [_pointer, _out32]),
+    "gnewt_layout_free": (None, [_pointer]),
     "gnewt_instance_levels": (
         _int,
         [_int64, _i64, _int64, _i64, _i32, _i64, _i32, _int64, _out64, _out64],
@@ -181,6 +191,53 @@ def place_entries(
     status = LIBRARY.gnewt_place_entries(*fronts, *nonzeros, target, entry_ptr, row, col, num_entries)
     _check_status(status)
     return entry_ptr, row[: num_entries.value].copy(), col[: num_entries.value].copy(), target
+
+
+def lay_out_for_engine(
+    num_inputs: int,
+    num_slots: int,
+    causal: bool,
+    fronts: tuple[np.ndarray, ...],
+    nonzeros: tuple[np.ndarray, ...],
+    num_sources: int,
+) -> tuple[np.ndarray, int, int]:
+    """Return the array that the engine reads, and how many numbers and integers a factor takes.
+
+    Args:
+        fronts: the arrays of `graph.Plan` from `parent` to `entry_col`.
+        nonzeros: its `source`, `target`, `pair_entry` and `input_entry`.
+    """
+    assert LIBRARY is not None
+    parent, elim_ptr, elim_idx, sep_ptr, sep_idx, sep_pos, entry_ptr, entry_row, entry_col = fronts
+    for ptr, *lists in (
+        (elim_ptr, elim_idx),
+        (sep_ptr, sep_idx, sep_pos),
+        (entry_ptr, entry_row, entry_col),
+    ):
+        _check_length(ptr, len(parent) + 1)
+        for idx in lists:
+            _check_ends(ptr, idx)
+    source, target, pair_entry, input_entry = nonzeros
+    for array, length in (
+        (target, len(source)),
+        (pair_entry, num_slots - num_inputs),
+        (input_entry, num_inputs),
+    ):
+        _check_length(array, length)
+    layout, sizes = ctypes.c_void_p(), np.zeros(3, np.int64)
+    head = (num_inputs, num_slots, int(causal), len(parent))
+    status = LIBRARY.gnewt_layout_make(
+        *head, *fronts, len(source), *nonzeros, num_sources, ctypes.byref(layout), sizes
+    )
+    if status == _OVER_LIMIT:
+        raise OverflowError("the plan is too large for the native engine: its indices exceed 31 bits")
+    _check_status(status)
+    try:
+        array = np.empty(int(sizes[0]), np.int32)
+        LIBRARY.gnewt_layout_copy(layout, array)
+    finally:
+        LIBRARY.gnewt_layout_free(layout)
+    return array, int(sizes[1]), int(sizes[2])
 
 
 def instance_levels(
