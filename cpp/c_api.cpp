@@ -49,6 +49,14 @@ void copy(const std::vector<T>& from, T* to) {
 // Counts changes of this interface; the loader refuses a library that speaks another one.
 GNEWT_API int gnewt_abi_version() { return 3; }
 
+GNEWT_API int gnewt_join_pairs(Count num, Count num_pairs, const Count* a, const Count* b, int symmetric, Count* ptr,
+                               Index* idx, Count* num_kept) {
+    return guarded([&] {
+        const Count room = symmetric ? 2 * num_pairs : num_pairs;
+        *num_kept = join_pairs(num, {a, num_pairs}, {b, num_pairs}, symmetric != 0, {ptr, num + 1}, {idx, room});
+    });
+}
+
 // `num_readers` is 0 for a free order, otherwise `num`.
 GNEWT_API int gnewt_greedy_order(int use_fill, Count num, const Count* ptr, const Index* idx, const Count* sizes,
                                  Count num_readers, const Count* reads_ptr, const Index* reads_idx, Count wide,

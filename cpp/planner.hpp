@@ -44,6 +44,10 @@ struct OverLimit : std::length_error {
 // Throw InvalidInput unless the rows lie one after the other in idx, and every index is in [0, bound).
 void check_rows(const Rows& rows, Count bound);
 
+// Rows of a relation from its pairs (a[i], b[i]): sorted, each once, none with itself. `idx` has room for all of them;
+// returns how many are left.
+Count join_pairs(Count num, Span<const Count> a, Span<const Count> b, bool symmetric, Span<Count> ptr, Span<Index> idx);
+
 // Elimination orders (orderings.cpp)
 
 enum class Rule { min_degree, min_fill };

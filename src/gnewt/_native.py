@@ -29,6 +29,7 @@ _out64 = ndpointer(np.int64, ndim=1, flags=("C_CONTIGUOUS", "WRITEABLE"))
 _count = ctypes.POINTER(ctypes.c_int64)
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "gnewt_join_pairs": (_int, [_int64, _int64, _i64, _i64, _int, _out64, _out32, _count]),
     "gnewt_greedy_order": (
         _int,
         [_int, _int64, _i64, _i32, _i64, _int64, _i64, _i32, _int64, _out32, _count],
@@ -91,6 +92,16 @@ def _load() -> ctypes.CDLL | None:
 
 
 LIBRARY: ctypes.CDLL | None = _load()
+
+
+def join_pairs(num: int, a: np.ndarray, b: np.ndarray, symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return (ptr, idx) of `plan.adjacency.Adjacency.from_pairs`."""
+    assert LIBRARY is not None
+    _check_length(b, len(a))
+    ptr, idx = np.empty(num + 1, np.int64), np.empty(len(a) * (2 if symmetric else 1), np.int32)
+    kept = ctypes.c_int64()
+    _check_status(LIBRARY.gnewt_join_pairs(num, len(a), a, b, int(symmetric), ptr, idx, kept))
+    return ptr, idx[: kept.value].copy()
 
 
 def greedy_order(

@@ -11,7 +11,7 @@ import pytest
 from gnewt import _native
 from gnewt.graph import Family, Structure, check_plan
 from gnewt.graph.schedule import instance_levels
-from gnewt.plan import Order, make_plan, min_degree, min_fill, orderings
+from gnewt.plan import Adjacency, Order, make_plan, min_degree, min_fill, orderings
 from gnewt.plan.layout import split_tree
 from gnewt.plan.tree import OverLimit
 from helpers.random_graphs import random_graph
@@ -50,6 +50,22 @@ def assert_same_tree(a, b):
 
 
 # The same integers
+
+
+@needs_library
+def test_rows_from_pairs(compare):
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        num, count = int(rng.integers(1, 30)), int(rng.integers(0, 90))
+        a, b = rng.integers(0, num, (2, count))
+        for symmetric in (True, False):
+            native, python = compare(Adjacency.from_pairs, num, a, b, symmetric)
+            assert native.ptr.dtype == python.ptr.dtype
+            assert native.idx.dtype == python.idx.dtype
+            np.testing.assert_array_equal(native.ptr, python.ptr)
+            np.testing.assert_array_equal(native.idx, python.idx)
+    with pytest.raises(ValueError, match="contradict"):
+        Adjacency.from_pairs(3, np.array([0, 3]), np.array([1, 1]))
 
 
 @needs_library
