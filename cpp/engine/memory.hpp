@@ -44,6 +44,34 @@ private:
     int64_t capacity_ = 0;
 };
 
+// An array in memory of the caller, which moves to memory of its own where that is too small.
+template <class T>
+class Region {
+public:
+    void lend(T* data, int64_t size) {
+        data_ = data;
+        capacity_ = size;
+    }
+    // Make room for `size` elements, of which `used` are to be kept.
+    bool reserve(int64_t size, int64_t used) {
+        if (size <= capacity_) return true;
+        if (!own_.reserve(size)) return false;
+        if (!moved_ && used) std::memcpy(own_.data(), data_, size_t(used) * sizeof(T));
+        moved_ = true;
+        data_ = own_.data();
+        capacity_ = size;
+        return true;
+    }
+    T* data() const { return data_; }
+    bool moved() const { return moved_; }
+
+private:
+    T* data_ = nullptr;
+    int64_t capacity_ = 0;
+    bool moved_ = false;
+    Buffer<T> own_;
+};
+
 inline double abs(double x) { return __builtin_fabs(x); }
 inline float abs(float x) { return __builtin_fabsf(x); }
 template <class T>

@@ -198,7 +198,7 @@ def _find_runs(
     # (0, 0), (0, 1), (1, 1): the second belongs to the third, to the next row of a packed triangle.
     lone = (step[1:-1] == 1) & (step[2:] == 2) & (step[:-2] == 0)
     step[1:-1][lone] = 0
-    step = step[:-1]
+    step = step[: len(src)]
     before = np.concatenate([[0], step[:-1]])
     begins = (step == 0) | ((before != 0) & (step != before))
     first = np.flatnonzero(begins)
