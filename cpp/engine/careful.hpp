@@ -49,7 +49,7 @@ public:
         fetch(x, w_);
         fetch(y, v_);
         if (w_[y] == 0) return;
-        pair(x, y, true);
+        pair(x, y);
     }
 
     // Eliminate what is stable; return how many rows that were in all, or -1 where a number is not finite.
@@ -58,30 +58,39 @@ public:
         clean();
         find_units();
         eliminate_in_order();
-        // A row that fails is looked at again after the others: a pivot taken meanwhile may have changed it.
-        for (bool again = true; again && top_ < f_.candidates;) {
-            again = false;
-            for (int64_t c = top_; c < f_.candidates; ++c) {
-                int64_t partner = -1;
-                if (!accept(c, partner)) {
-                    if (broken_) return -1;
-                    continue;
-                }
-                again = true;
-                if (partner < 0) {
-                    single(c);
-                } else {
-                    pair(c, partner, false);
-                    if (c < top_) c = top_ - 1;  // the two came from here: go on behind them
-                }
-            }
-        }
+        // Entries that cancelled come last: what is uncertain in them is then passed on to few.
+        if (!search()) return -1;
+        strict_ = false;
+        if (!search()) return -1;
         update();
         mark_null();
         return top_;
     }
 
 private:
+    // Take pivots until there is none; false where a number is not finite. A row that fails is looked at again after the
+    // others: a pivot taken meanwhile may have changed it.
+    bool search() {
+        for (bool again = true; again && top_ < f_.candidates;) {
+            again = false;
+            for (int64_t c = top_; c < f_.candidates; ++c) {
+                int64_t partner = -1;
+                if (!accept(c, partner)) {
+                    if (broken_) return false;
+                    continue;
+                }
+                again = true;
+                if (partner < 0) {
+                    single(c);
+                } else {
+                    pair(c, partner);
+                    if (c < top_) c = top_ - 1;  // the two came from here: go on behind them
+                }
+            }
+        }
+        return true;
+    }
+
     static constexpr int64_t kPanelRows = 16;
 
     // Row c of what is left, brought up to date: entries before c come from its column.
@@ -177,7 +186,7 @@ private:
     // Whether the diagonal entry of row c, which is in w, is a pivot.
     bool good(const T* w, int64_t c) const {
         const T d = abs(w[c]);
-        if (!(d > rounding(f_.bound[c]) && d > Precision<T>::tiny)) return false;
+        if (!(d > rounding(f_.bound[c]) && d > Precision<T>::tiny) || (strict_ && cancelled(d, f_.bound[c]))) return false;
         return d * unit_[c] >= T(kThreshold) * largest_but(w, c, c);
     }
 
@@ -218,6 +227,7 @@ private:
         const T x = w_[c] * sc * sc / b, y = v_[partner] * sr * sr / b, det = abs(x * y - 1);
         if (det == 0 || !finite(det)) return false;
         // Duff and Reid's test: |P⁻¹| times the largest entries outside P; and P must not be singular to rounding.
+        if (strict_ && (cancelled(abs(w_[c]), f_.bound[c]) || cancelled(abs(v_[partner]), f_.bound[partner]))) return false;
         const T growth = max(abs(y) * over_c + over_r, over_c + abs(x) * over_r) / (det * b);
         const T size = det * b / max(max(abs(x), abs(y)), T(1));
         const T least = max(noise(c, c) * sc * sc, noise(partner, partner) * sr * sr);
@@ -256,21 +266,21 @@ private:
     // Take the row u, which is the next.
     void take(const T* __restrict u, T* __restrict l) {
         const int64_t k = top_, n = f_.n;
-        const T d = u[k], inverse = 1 / d;
+        const T d = u[k], inverse = 1 / d, size = carried(abs(d), f_.bound[k]);
         tally_.add(double(d));
         T* __restrict bound = f_.bound;
         for (int64_t j = k + 1; j < n; ++j) {
             const T factor = u[j] * inverse;
             l[j] = factor;
-            bound[j] += abs(factor * u[j]);
+            bound[j] += size * factor * factor;
         }
         l[k] = d;
         for (int64_t j = 0; j < f_.columns; ++j) f_.y[k * f_.columns + j] = u[n + j] * inverse;
         advance(1);
     }
 
-    // Take the rows c and r, which are in w and v. A substituted pair passes on what is noise in its state.
-    void pair(int64_t c, int64_t r, bool substituted) {
+    // Take the rows c and r, which are in w and v. No test looked at their diagonal entries: what is noise there is passed on.
+    void pair(int64_t c, int64_t r) {
         const int64_t k = top_, n = f_.n;
         exchange(k, c);
         exchange(k + 1, r == k ? c : r);
@@ -280,14 +290,14 @@ private:
         std::memcpy(u + k, w_ + k, size_t(n + f_.columns - k) * sizeof(T));
         std::memcpy(u + f_.ld + k, v_ + k, size_t(n + f_.columns - k) * sizeof(T));
         const T x = a / b, y = d / b, t = 1 / ((x * y - 1) * b);
-        const T follow = substituted ? carried(abs(a), f_.bound[k]) * t * t : T(0);
+        const T in_a = carried(abs(a), f_.bound[k]), in_d = carried(abs(d), f_.bound[k + 1]);
         const T *__restrict w = w_, *__restrict v = v_;
         T *__restrict out = l, *__restrict next = m, *__restrict bound = f_.bound;
         for (int64_t j = k + 2; j < n; ++j) {
             const T i = (y * w[j] - v[j]) * t, o = (x * v[j] - w[j]) * t;
             out[j] = i;
             next[j] = o;
-            bound[j] += abs(i * w[j]) + abs(o * v[j]) + follow * v[j] * v[j];
+            bound[j] += abs(i * w[j]) + abs(o * v[j]) + in_a * i * i + in_d * o * o;
         }
         l[k] = a;
         m[k + 1] = d;
@@ -323,7 +333,7 @@ private:
     T *w_, *v_, *unit_;
     const int64_t end_;
     int64_t first_, top_;
-    bool broken_ = false;
+    bool strict_ = true, broken_ = false;
 };
 
 }  // namespace GNEWT_ISA

@@ -138,7 +138,7 @@ private:
         int32_t first_rest = 0;
         if (p) {
             first_rest = load_pairs(front, at);
-            substitute<fixed>(cross, p, columns, at);
+            substitute<fixed>(cross, shape.flags & kNested, p, columns, at);
         } else {
             std::memset(at.r, 0, size_t(n * ld) * sizeof(T));
             std::memset(at.bound, 0, size_t(ld) * sizeof(T));
@@ -208,12 +208,16 @@ private:
         }
         const int32_t first_rest = k;
         if (!(shape.flags & kNested)) return first_rest;
-        // F := (I - G)⁻¹F, from the last pair, which reads no other, to the first.
+        // F := (I - G)⁻¹F, from the last pair, which reads no other, to the first; and the magnitudes that went into it.
+        T* size = at.w + p * ld;
+        for (int64_t i = 0; i < p * ld; ++i) size[i] = abs(at.f[i]);
         for (int64_t row = p - 1; row >= 0; --row)
             for (k = 0; k < first_rest; ++k)
                 if (shape.blocks[k].kind == kG)
                     for_each(shape.blocks[k], call_.sources + front.sources[k], [&](int64_t i, int64_t j, T v) {
-                        if (i == row) axpy(f + i * ld, v, f + j * ld, int64_t(shape.q + shape.b));
+                        if (i != row) return;
+                        axpy(f + i * ld, v, f + j * ld, int64_t(shape.q + shape.b));
+                        axpy(size + i * ld, abs(v), size + j * ld, at.n);
                     });
         return first_rest;
     }
@@ -233,7 +237,7 @@ private:
 
     // R = Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along.
     template <bool FIXED>
-    GNEWT_INLINE void substitute(bool cross, int64_t p, int64_t columns, const Parts& at) {
+    GNEWT_INLINE void substitute(bool cross, bool nested, int64_t p, int64_t columns, const Parts& at) {
         const int64_t n = at.n, ld = at.ld, ldp = at.ldp, end = padded<T>(n + columns);
         T *pp = at.pp, *f = at.f, *w = at.w, *c = at.c, *r = at.r, *bound = at.bound;
         for (int64_t i = 1; i < p; ++i)
@@ -246,12 +250,13 @@ private:
         multiply<T, kSet, FIXED>(p, 0, n, true, end, f, ld, w, ld, r, ld, r, ld);
         for (int64_t i = 0; i < p; ++i) at.pair_bound[i] = carried(abs(pp[i * ldp + i]), at.pair_bound[i]);
         int64_t j = 0;
-        for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) bound_columns<4>(p, f + j, w + j, ld, at.pair_bound, bound + j);
-        for (; j < n; j += kWidth<T>) bound_columns<1>(p, f + j, w + j, ld, at.pair_bound, bound + j);
+        const T* size = nested ? w + p * ld : f;
+        for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) bound_columns<4>(p, size + j, w + j, ld, at.pair_bound, bound + j);
+        for (; j < n; j += kWidth<T>) bound_columns<1>(p, size + j, w + j, ld, at.pair_bound, bound + j);
         if (!cross) return;
         for (int64_t i = 0; i < p; ++i) {
             for (int64_t k = 0; k < columns; ++k) f[i * ld + n + k] = 0;
-            for (int64_t k = 0; k < n; ++k) bound[k] += abs(f[i * ld + k] * c[i * ld + k]);
+            for (int64_t k = 0; k < n; ++k) bound[k] += abs(size[i * ld + k] * c[i * ld + k]);
         }
         multiply<T, kAdd, FIXED>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
     }

@@ -48,7 +48,11 @@ GNEWT_INLINE int64_t eliminate_rows(T* r, int64_t ld, int64_t q, int64_t n, int6
                         !(abs(l[j] * u[j]) * T(kThreshold) <= max(abs(r[j * ld + j]), bound[j])))
                         return stop(first, k, last);
             }
-            for (int64_t j = floor_to_vector<T>(k); j < end; j += w) store(bound + j, load(bound + j) + vabs<T>(load(l + j) * load(u + j)));
+            const T size = carried(abs(d), bound[k]);
+            for (int64_t j = floor_to_vector<T>(k); j < end; j += w) {
+                const Vec<T> v = load(l + j);
+                store(bound + j, load(bound + j) + size * v * v);
+            }
             for (int64_t i = k + 1; i < last; ++i) {
                 T* row = r + i * ld;
                 const T c = l[i];

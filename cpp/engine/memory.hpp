@@ -106,13 +106,18 @@ struct Precision<float> {
 
 // The two constants of the pivot test, as in kkt/pivots.py.
 constexpr double kThreshold = 0.01;  // a pivot may make entries grow by at most 1 / kThreshold
+constexpr double kCancelled = 0.1;   // an entry below this share of what was added into it has cancelled
 constexpr double kNoise = 32.0;      // an entry below kNoise * eps * (what was added into it) counts as zero
 
-// What is noise in a diagonal entry, where its unknown is replaced by others. An entry that kept its size is as good as new: its
-// errors cannot grow relative to it. One that cancelled is noise of the size of what went into it, and stays it.
+// The size of noise, in units of rounding, that a diagonal entry passes on where its unknown is eliminated. An entry that kept its
+// size is as good as new: noise does not grow relative to it. One that cancelled is uncertain by what went into it.
+template <class T>
+inline bool cancelled(T value, T bound) {
+    return value < T(kCancelled) * bound;
+}
 template <class T>
 inline T carried(T value, T bound) {
-    return value < T(kThreshold) * bound ? bound : value;
+    return cancelled(value, bound) ? bound : value;
 }
 
 }  // namespace GNEWT_ISA

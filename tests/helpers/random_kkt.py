@@ -111,6 +111,8 @@ class Dense:
 
     h: np.ndarray
     magnitude: np.ndarray
+    extended: np.ndarray
+    """H in extended precision."""
 
     @property
     def unit(self) -> np.ndarray:
@@ -125,6 +127,22 @@ class Dense:
         u = self.unit
         w = np.linalg.eigvalsh(u[:, None] * self.h * u)
         return w, float(np.linalg.norm(u[:, None] * self.magnitude * u, 2))
+
+    def pivots(self) -> np.ndarray:
+        """Sizes of the pivots of H in units, by Gauss with complete pivoting in extended precision: they tell the rank."""
+        u = self.unit.astype(np.longdouble)
+        a = u[:, None] * self.extended * u
+        out = np.zeros(len(a))
+        for k in range(len(a)):
+            at = np.unravel_index(np.argmax(np.abs(a[k:, k:])), (len(a) - k, len(a) - k))
+            i, j = k + at[0], k + at[1]
+            a[[k, i]] = a[[i, k]]
+            a[:, [k, j]] = a[:, [j, k]]
+            out[k] = abs(a[k, k])
+            if out[k] == 0:
+                break
+            a[k + 1 :] -= (a[k + 1 :, k] / a[k, k])[:, None] * a[k]
+        return out
 
     def backward_error(self, x: np.ndarray, b: np.ndarray) -> float:
         """The largest |Hx - b| relative to |H||x| + |b|, in units."""
@@ -163,4 +181,4 @@ def dense(structure: Structure, sources: np.ndarray, shift: float) -> Dense:
     size = np.abs(forward)
     h = forward.T @ hess @ forward + shift * np.eye(n)
     magnitude = size.T @ mag @ size + abs(shift) * np.eye(n)
-    return Dense(h.astype(np.float64), magnitude.astype(np.float64))
+    return Dense(h.astype(np.float64), magnitude.astype(np.float64), h)

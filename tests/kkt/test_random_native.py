@@ -12,8 +12,8 @@ from helpers.random_kkt import KINDS, Dense, dense, random_sources, random_struc
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native library is not built")
 
 ORDERS = ["causal_min_degree", "reverse_time", "min_degree", "nested_dissection", "hessian"]
-REGULAR, SINGULAR = 1e-9, 1e-14
-"""Eigenvalues in natural units (1 = no cancellation): above the one a problem is regular, below the other singular."""
+REGULAR, SINGULAR = 1e-9, 1e-16
+"""Pivots in natural units (1 = no cancellation): above the one a problem is regular, below the other singular."""
 
 
 def check(number: int) -> str:
@@ -34,10 +34,11 @@ def check(number: int) -> str:
         b = b / exact.unit[:, None]
         where = f"graph {number}, {order}, {kind}, shift {shift}"
         outcome = judge(where, exact, run(layout, sources, shift, b), b)
-        if number % 8 == 0 and outcome == "regular":
+        if number % 8 == 0 and len(sources) and outcome == "regular" and kind not in ("objective", "units"):
             reference = factorize(plan, sources, shift)
-            assert reference.inertia == run(layout, sources, shift, b).inertia, where
-            assert exact.backward_error(reference.solve(b), b) <= 1e-8, where
+            assert reference.inertia == run(layout, sources, shift, b).inertia, (where, reference.inertia)
+            error = exact.backward_error(reference.solve(b), b)
+            assert error <= 1e-8, (where, error)
     return outcome
 
 
@@ -49,8 +50,8 @@ def judge(where: str, exact: Dense, got, b: np.ndarray) -> str:
     assert (got.status == "singular") == (zero > 0) == (len(got.null) > 0), (where, got.status, got.inertia)
     assert got.status in ("ok", "singular"), (where, got.status)
     assert np.all(np.isfinite(got.solution)), where
-    clear = np.abs(w) > REGULAR * size
-    nothing = np.abs(w) <= SINGULAR * size
+    pivots = exact.pivots()
+    clear, nothing = pivots > REGULAR * size, pivots <= SINGULAR * size
     if np.all(clear):
         expected = int(np.sum(w > 0)), int(np.sum(w < 0)), 0
         assert got.inertia == expected, (where, got.inertia, expected, w)
@@ -63,12 +64,14 @@ def judge(where: str, exact: Dense, got, b: np.ndarray) -> str:
         assert 0 < got.smallest_pivot < np.inf, where
         return "regular"
     if np.any(nothing):
-        assert got.status == "singular", (where, got.inertia, w, size)
+        assert got.status == "singular", (where, got.inertia, pivots, size)
         assert got.logdet == -np.inf, where
         assert got.smallest_pivot == 0, where
         if np.all(clear | nothing):
-            expected = (int(np.sum(clear & (w > 0))), int(np.sum(clear & (w < 0))), int(np.sum(nothing)))
-            assert got.inertia == expected, (where, got.inertia, expected, w)
+            rank = int(np.sum(clear))
+            large = w[np.argsort(-np.abs(w))[:rank]]
+            expected = int(np.sum(large > 0)), int(np.sum(large < 0)), len(w) - rank
+            assert got.inertia == expected, (where, got.inertia, expected, pivots)
         return "singular"
     # Between the two, an answer is good or is said to be none.
     assert got.status == "singular" or exact.backward_error(got.solution, b) <= 1e-6, where
