@@ -4,40 +4,21 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.core import Tracer
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from gnewt._errors import PerformanceNotice, PlanError, explain_error
 from gnewt.graph import Plan
 from gnewt.kkt import native
+from gnewt.kkt.elimination import NONFINITE, OK, SINGULAR, Elimination
 from gnewt.kkt.reference import ReferenceFactor, factorize
-from gnewt.kkt.xla import PreparedXla
-
-STATUSES = ("ok", "singular", "nonfinite", "out of memory", "bad plan")
-"""What an elimination can say of itself; `Elimination.status` counts in this list."""
-OK, SINGULAR, NONFINITE = 0, 1, 2
-
-
-class Elimination(NamedTuple):
-    """What is known of H + μI after its elimination. Leaves have leading axes under vmap."""
-
-    status: Int[Array, ""]
-    inertia: Int[Array, "3"]
-    """(n₊, n₋, n₀) of H + μI, by Sylvester's law from the pivots of K (E19)."""
-    num_delayed: Int[Array, ""]
-    logdet: Float[Array, ""]
-    """log|det(H + μI)|; -inf if singular."""
-    smallest_pivot: Float[Array, ""]
-    null: Int[Array, " unknowns"]
-    """1 for unknowns that found no pivot above rounding."""
-    factor: Any
-    """What the engine needs to solve again."""
+from gnewt.kkt.xla import XlaEngine
 
 
 @runtime_checkable
@@ -139,12 +120,6 @@ class ReferenceEngine:
             null,
         )
         return jnp.asarray(done.solve(rhs.astype(np.float64)), rhs.dtype), Elimination(*known, factor=done)
-
-
-class XlaEngine(PreparedXla):
-    """Pure JAX, for GPUs and for machines without the native library."""
-
-    name = "xla"
 
 
 _ENGINES: dict[str, Any] = {"native": NativeEngine, "xla": XlaEngine, "reference": ReferenceEngine}

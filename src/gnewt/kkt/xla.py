@@ -1,46 +1,35 @@
 """The xla engine: elimination of a plan in pure JAX, on any device.
 
-The levels of the tree are run from the leaves to the root, the fronts of a level side by side; levels that look alike
-are one scan (xla_schedule.py). A front reads its matrix from a pool in which all fronts lie assembled, and adds its Schur
-complement to the place of its parent. Right-hand sides live in one vector over all unknowns.
+The levels of the tree are run from the leaves to the root, the fronts of a level side by side; levels that look alike are
+one scan. Pivots are static, and what they give is judged in three tiers:
 
-Pivots are static and tested (xla_front.py). Where a test fails, the reference engine answers, on the host: exact for any
-numbers, and rare.
+- *clean*: every front's inverse is one and its gains are small. The answer stands.
+- *refined*: some front had a pivot that was zero or small, and was eliminated with an error ΔK. Refinement with the
+  true K then gives the solution; and where it contracts, |(K + ΔK)⁻¹ΔK| < 1, no matrix between K and K + ΔK is singular,
+  so that both have the same inertia.
+- *host*: refinement does not contract. The reference engine answers; it can delay pivots, and finds out what is null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int
 
 from gnewt.graph import Plan
-from gnewt.kkt.xla_careful import Careful, CarefulSolve
-from gnewt.kkt.xla_front import Gains, Message, Pivots, eliminate
-from gnewt.kkt.xla_layout import FIRST, lay_out_xla
-from gnewt.kkt.xla_schedule import Block
+from gnewt.kkt.elimination import NONFINITE, OK, Elimination
+from gnewt.kkt.xla_careful import HostSolve, where_needed
+from gnewt.kkt.xla_front import Gains, Pivots
+from gnewt.kkt.xla_layout import lay_out_xla
+from gnewt.kkt.xla_tree import Tree
 
-OK, SINGULAR, NONFINITE = 0, 1, 2
-
-
-class Elimination(NamedTuple):
-    """What is known of H + shift·I. Under vmap all leaves get leading axes."""
-
-    status: Int[Array, "*batch"]
-    """0 ok, 1 singular, 2 nonfinite."""
-    inertia: Int[Array, "*batch 3"]
-    """(n₊, n₋, n₀) of H + shift·I."""
-    num_delayed: Int[Array, "*batch"]
-    logdet: Float[Array, "*batch"]
-    smallest_pivot: Float[Array, "*batch"]
-    null: Int[Array, "*batch unknowns"]
-    """1 where an unknown found no pivot above rounding."""
-    factor: Any
+CLEAN, REFINED, HOST = 0, 1, 2
+REFINEMENTS = 3
+CONTRACTION = 0.1
+"""Refinement must shrink its corrections by this factor, of the right-hand sides and of a probe."""
 
 
 class XlaFactor(NamedTuple):
@@ -48,20 +37,22 @@ class XlaFactor(NamedTuple):
 
     gains: tuple[Gains, ...]
     """Of every block, [steps, width, ...]."""
-    good: Bool[Array, "*batch"]
-    """Whether the static pivots passed all tests; if not, the reference engine solves."""
-    shift: Float[Array, "*batch"]
+    tier: Int[Array, ""]
+    shift: Float[Array, ""]
 
 
-class PreparedXla:
-    """A plan made ready for the xla engine. Once per plan; holds integers only."""
+class XlaEngine:
+    """A plan made ready for elimination in JAX. Once per plan; holds integers only."""
+
+    name = "xla"
 
     def __init__(self, plan: Plan, num_sources: int, eps: float | None = None) -> None:
         """eps: rounding of the sources, if they are computed in less than their own precision."""
         self.layout = lay_out_xla(plan, num_sources)
-        self.arrays: dict[str, Shaped[np.ndarray, "..."]] = self.layout.arrays
-        self.eps = eps
-        self._careful = CarefulSolve(plan, eps)
+        self.arrays = self.layout.arrays
+        self._eps = eps
+        self._tree = Tree(self.layout)
+        self._host = HostSolve(plan, eps)
 
     def factor_solve(
         self,
@@ -75,19 +66,29 @@ class PreparedXla:
         Args:
             arrays: `self.arrays`, as operands of the caller's jit.
         """
-        shift, rhs = jnp.asarray(shift, sources.dtype), jnp.asarray(rhs, sources.dtype)
-        gains, pivots = self._factor(arrays, sources, shift)
-        solution = self._sweep(arrays, gains, rhs)
-        fast, good = self._summarize(arrays, pivots, sources)
-        good = good & jnp.all(jnp.isfinite(solution))
+        sources = jnp.asarray(sources)
+        dtype = sources.dtype
+        shift, rhs = jnp.asarray(shift, dtype), jnp.asarray(rhs, dtype)
+        eps = max(float(jnp.finfo(dtype).eps), self._eps or 0.0)
+        gains, pivots = self._tree.factor(arrays, sources, shift, eps)
+        solution = self._tree.solve(arrays, gains, self._widen(rhs))[: rhs.shape[0]]
+        known, clean = self._read(arrays, pivots, dtype)
         finite = jnp.all(jnp.isfinite(sources)) & jnp.isfinite(shift)
-        careful = self._careful(~good & finite, sources, shift, rhs)
-        nonfinite = Careful.nonfinite(rhs, self.layout.num_unknowns)
-        known = jax.tree.map(
-            lambda a, b, c: jnp.where(good, a, jnp.where(finite, b, c)), fast(solution), careful, nonfinite
+        clean = clean & jnp.all(jnp.isfinite(solution)) & finite
+        refined, converged = self._refined(~clean & finite, arrays, sources, shift, gains, rhs)
+        lost = ~clean & ~converged
+        careful, told = self._host(lost & finite, sources, shift, rhs)
+        known = jax.tree.map(lambda a, b: jnp.where(lost, b, a), known, told)
+        tier = jnp.where(clean, CLEAN, jnp.where(converged, REFINED, HOST)).astype(jnp.int32)
+        solution = jnp.where(clean, solution, jnp.where(converged, refined, careful))
+        nan = jnp.asarray(jnp.nan, dtype)
+        known = known._replace(
+            status=jnp.where(finite, known.status, NONFINITE).astype(jnp.int32),
+            logdet=jnp.where(finite, known.logdet, nan),
+            smallest_pivot=jnp.where(finite, known.smallest_pivot, nan),
+            factor=XlaFactor(gains, tier, shift),
         )
-        factor = XlaFactor(gains, good, shift)
-        return known.solution, Elimination(*known[1:], factor)
+        return jnp.where(finite, solution, nan), known
 
     def solve(
         self,
@@ -97,174 +98,78 @@ class PreparedXla:
         rhs: Float[Array, "N columns"],
     ) -> Float[Array, "N columns"]:
         """Solve for another right-hand side."""
-        factor: XlaFactor = elimination.factor
+        gains, tier, shift = elimination.factor
+        sources = jnp.asarray(sources)
         rhs = jnp.asarray(rhs, sources.dtype)
-        fast = self._sweep(arrays, factor.gains, rhs)
-        known = elimination.status != NONFINITE
-        careful = self._careful(~factor.good & known, sources, factor.shift, rhs).solution
-        return jnp.where(factor.good, fast, jnp.where(known, careful, jnp.nan))
+        solution = self._tree.solve(arrays, gains, self._widen(rhs))[: rhs.shape[0]]
+        refined, _ = self._refined(tier == REFINED, arrays, sources, shift, gains, rhs)
+        finite = elimination.status != NONFINITE
+        careful, _ = self._host((tier == HOST) & finite, sources, shift, rhs)
+        solution = jnp.where(tier == CLEAN, solution, jnp.where(tier == REFINED, refined, careful))
+        return jnp.where(finite, solution, jnp.nan)
 
-    # Elimination
+    def _widen(self, rhs: Array) -> Array:
+        """Right-hand sides over all unknowns, zero but on the inputs (E10)."""
+        return jnp.zeros((self.layout.num_unknowns, rhs.shape[1]), rhs.dtype).at[: rhs.shape[0]].set(rhs)
 
-    def _factor(
-        self, arrays: Any, sources: Array, shift: Array
-    ) -> tuple[tuple[Gains, ...], tuple[Pivots, ...]]:
-        layout, dtype = self.layout, sources.dtype
-        eps = float(jnp.finfo(dtype).eps) if self.eps is None else max(self.eps, float(jnp.finfo(dtype).eps))
-        numbers, magnitudes = _extended(arrays, sources)
-        pool = numbers[arrays["pool"]]
-        magnitude = magnitudes[arrays["diagonal"]].at[: layout.num_inputs].add(jnp.abs(shift))
-
-        def run(carry: tuple[Array, Array], step: Array, part: dict[str, Array], i: int, block: Block) -> Any:
-            pool, magnitude = carry
-            shape, size = block.shape, block.width * block.shape.n**2
-            matrix = jax.lax.dynamic_slice(pool, [layout.pool_starts[i] + step * size], [size])
-            matrix = matrix.reshape(block.width, shape.n, shape.n)
-            ids = part["ids"][:, shape.p :]
-            here = magnitude.at[ids].get(mode="fill", fill_value=0)
-            shifts = jnp.where(ids[:, 2 * shape.m : shape.q] < layout.num_unknowns, shift, 0)
-            inputs = (matrix, numbers[part["f"]], numbers[part["g"]], here, shifts)
-            gains, pivots, message = _unless_absent(
-                lambda *a: eliminate(shape, layout.doublings[i], *a, eps), block, part["has"], inputs
-            )
-            place = part["row"][:, :, None] + part["col"][:, None, :]
-            pool = pool.at[place].add(message.schur, mode="drop")
-            magnitude = magnitude.at[ids[:, shape.q :]].add(message.added, mode="drop")
-            return (pool, magnitude), (gains, pivots)
-
-        _, out = self._walk(arrays, run, (pool, magnitude), None)
-        return tuple(o[0] for o in out), tuple(o[1] for o in out)
-
-    def _summarize(
-        self, arrays: Any, pivots: tuple[Pivots, ...], sources: Array
-    ) -> tuple[Callable[[Array], Careful], Array]:
-        """Add up what the pivots say: (solution ↦ result, whether all tests were passed)."""
-        dtype = sources.dtype
+    def _read(self, arrays: Any, pivots: tuple[Pivots, ...], dtype: Any) -> tuple[Elimination, Array]:
+        """Add up what the pivots say: (the elimination, whether every front is clean)."""
         positive = negative = jnp.zeros((), jnp.int32)
-        logdet, smallest, good = jnp.zeros((), dtype), jnp.asarray(jnp.inf, dtype), jnp.asarray(True)
-        for i, p in enumerate(pivots):
-            shape = self._blocks[i].shape
+        logdet, smallest, clean = jnp.zeros((), dtype), jnp.asarray(jnp.inf, dtype), jnp.asarray(True)
+        for i, found in enumerate(pivots):
+            shape = self._tree.blocks[i].shape
             real = arrays[f"ids{i}"] < self.layout.num_unknowns
-            real_pair = real[..., shape.p : shape.p + shape.m]
-            a, b, c = (p.pair[..., j] for j in range(3))
+            pair = real[..., shape.p : shape.p + shape.m]
+            a, b, c = (found.pair[..., j] for j in range(3))
             mean, radius = (a + c) / 2, jnp.hypot((a - c) / 2, b)
-            big = mean + jnp.where(mean < 0, -radius, radius)
-            for value, where in (
-                (p.single, real[..., shape.p + 2 * shape.m : shape.p + shape.q]),
-                (big, real_pair),
-                ((a * c - b * b) / big, real_pair),
+            large = mean + jnp.where(mean < 0, -radius, radius)
+            for value, here in (
+                (found.single, real[..., shape.p + 2 * shape.m : shape.p + shape.q]),
+                (large, pair),
+                ((a * c - b * b) / large, pair),
             ):
-                positive += jnp.sum(where & (value > 0), dtype=jnp.int32)
-                negative += jnp.sum(where & (value < 0), dtype=jnp.int32)
-                size = jnp.where(where, jnp.abs(value), 1.0)
+                positive += jnp.sum(here & (value > 0), dtype=jnp.int32)
+                negative += jnp.sum(here & (value < 0), dtype=jnp.int32)
+                size = jnp.where(here, jnp.abs(value), 1.0)
                 logdet += jnp.sum(jnp.log(size))
-                smallest = jnp.minimum(smallest, jnp.min(jnp.where(where, size, jnp.inf), initial=jnp.inf))
-            good &= jnp.all(p.good)
-        pairs = self.layout.num_pairs
-        inertia = jnp.stack([positive - pairs, negative - pairs, jnp.zeros((), jnp.int32)])
+                smallest = jnp.minimum(smallest, jnp.min(jnp.where(here, size, jnp.inf), initial=jnp.inf))
+            clean &= jnp.all(found.clean)
+        pairs, zero = self.layout.num_pairs, jnp.zeros((), jnp.int32)
+        inertia = jnp.stack([positive - pairs, negative - pairs, zero])
         null = jnp.zeros(self.layout.num_unknowns, jnp.int8)
-        zero = jnp.zeros((), jnp.int32)
-        good &= jnp.isfinite(logdet)
-        return lambda x: Careful(x, zero, inertia, zero, logdet, smallest, null), good
+        known = Elimination(zero + OK, inertia, zero, logdet, smallest, null, ())
+        return known, clean & jnp.isfinite(logdet)
 
-    # Solution
-
-    def _sweep(self, arrays: Any, gains: tuple[Gains, ...], rhs: Array) -> Array:
-        """Right-hand sides up the tree, solutions down."""
-        n = self.layout.num_inputs
-        z = jnp.zeros((self.layout.num_unknowns, rhs.shape[1]), rhs.dtype).at[:n].set(rhs)
-
-        def up(z: Array, step: Array, part: dict[str, Any], i: int, block: Block) -> tuple[Array, None]:
-            p, q, kept = block.shape.p, block.shape.q, part["gains"]
-            r = z.at[part["ids"]].get(mode="fill", fill_value=0)
-            pulled = jnp.swapaxes(kept.f, 1, 2) @ r[:, :p] if p else jnp.zeros_like(r)
-            t = pulled[:, :q] + r[:, p : p + q]
-            y = kept.inverse @ t - r[:, p : p + q]
-            passed = pulled[:, q:] if p else jnp.zeros_like(r[:, p + q :])
-            passed = passed - jnp.swapaxes(kept.x, 1, 2) @ t
-            return z.at[part["ids"][:, p:]].add(jnp.concatenate([y, passed], axis=1), mode="drop"), None
-
-        def down(z: Array, step: Array, part: dict[str, Any], i: int, block: Block) -> tuple[Array, None]:
-            p, q, kept = block.shape.p, block.shape.q, part["gains"]
-            r = z.at[part["ids"][:, p:]].get(mode="fill", fill_value=0)
-            mine = r[:, :q] - kept.x @ r[:, q:]
-            if p:
-                states = kept.f @ jnp.concatenate([mine, r[:, q:]], axis=1)
-                mine = jnp.concatenate([states, mine], axis=1)
-            return z.at[part["ids"][:, : p + q]].set(mine, mode="drop"), None
-
-        z, _ = self._walk(arrays, up, z, gains)
-        z, _ = self._walk(arrays, down, z, gains, reverse=True)
-        return z[:n]
-
-    # The tree
-
-    @property
-    def _blocks(self) -> list[Block]:
-        return [block for segment in self.layout.segments for block in segment.blocks]
-
-    def _walk(
+    def _refined(
         self,
+        needed: Array,
         arrays: Any,
-        run: Callable[[Any, Array, dict[str, Any], int, Block], tuple[Any, Any]],
-        carry: Any,
-        gains: tuple[Gains, ...] | None,
-        reverse: bool = False,
-    ) -> tuple[Any, list[Any]]:
-        """Run all blocks of all segments, leaves first or (reverse) roots first; collect their outputs by block."""
-        out: list[Any] = [None] * len(self._blocks)
-        firsts = np.cumsum([0] + [len(s.blocks) for s in self.layout.segments]).tolist()
-        order = list(zip(self.layout.segments, firsts[:-1], strict=True))
-        for segment, first in reversed(order) if reverse else order:
-            numbers = range(first, first + len(segment.blocks))
-            parts = [
-                {name: arrays[f"{name}{i}"] for name in ("ids", "f", "g", "row", "col", "has")}
-                | ({} if gains is None else {"gains": gains[i]})
-                for i in numbers
-            ]
+        sources: Array,
+        shift: Array,
+        gains: tuple[Gains, ...],
+        rhs: Array,
+    ) -> tuple[Array, Array]:
+        """(refined solution, whether refinement contracts), where it is needed."""
+        tree, n, eps = self._tree, self.layout.num_inputs, float(jnp.finfo(rhs.dtype).eps)
 
-            def body(carry: Any, xs: Any, segment: Any = segment, first: int = first) -> Any:
-                step, parts = xs
-                results = []
-                for j, block in enumerate(segment.blocks):
-                    carry, result = run(carry, step, parts[j], first + j, block)
-                    results.append(result)
-                return carry, results
+        def run(arrays: Any, sources: Array, shift: Array, gains: Any, rhs: Array) -> tuple[Array, Array]:
+            probe = jnp.where(
+                arrays["bare"], 0, jnp.cos(jnp.arange(self.layout.num_unknowns, dtype=rhs.dtype) ** 2)
+            )
+            columns = jnp.concatenate([self._widen(rhs), probe[:, None]], axis=1)
+            z = tree.solve(arrays, gains, columns)
+            size = jnp.max(jnp.abs(z[:n]), axis=0)
 
-            if segment.steps == 1:
-                carry, results = body(carry, (0, jax.tree.map(lambda a: a[0], parts)))
-                results = jax.tree.map(lambda a: a[None], results)
-            else:
-                steps = jnp.arange(segment.steps, dtype=jnp.int32)
-                carry, results = jax.lax.scan(body, carry, (steps, parts), reverse=reverse)
-            out[first : first + len(segment.blocks)] = results
-        return carry, out
+            def refine(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+                z, before = carry
+                change = tree.solve(arrays, gains, tree.residual(arrays, sources, shift, gains, z, columns))
+                after = jnp.max(jnp.abs(change[:n]), axis=0)
+                # Near the solution corrections are rounding of the residual, times the condition number.
+                contracts = after <= jnp.maximum(CONTRACTION * before, eps**0.5 * size)
+                return (z + change, after), jnp.all(contracts)
 
+            (z, last), contracts = jax.lax.scan(refine, (z, size), None, length=REFINEMENTS)
+            converged = jnp.all(contracts) & jnp.all(last <= eps**0.5 * size) & jnp.all(jnp.isfinite(z[:n]))
+            return z[:n, :-1], converged
 
-def _unless_absent(
-    run: Callable[..., tuple[Gains, Pivots, Message]], block: Block, has: Array, inputs: tuple[Array, ...]
-) -> tuple[Gains, Pivots, Message]:
-    """Run a block, but not in steps that have no front of its class: then nothing comes out of it."""
-    if block.always:
-        return run(*inputs)
-
-    def nothing(*inputs: Array) -> tuple[Gains, Pivots, Message]:
-        blank = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(run, *inputs))
-        return blank[0], Pivots(blank[1].single + 1, blank[1].pair + 1, ~blank[1].good), blank[2]
-
-    return jax.lax.cond(has, run, nothing, *inputs)
-
-
-def _extended(arrays: Any, sources: Array) -> tuple[Array, Array]:
-    """Constants, sources and sums of sources, from which fronts are gathered; and the magnitudes that went into each."""
-    head = jnp.concatenate([jnp.asarray([0.0, 1.0, -1.0], sources.dtype), sources])
-    assert head.shape[0] == FIRST + sources.shape[0]
-    sizes = jnp.abs(head)
-    numbers, magnitudes = [head], [sizes]
-    for values, out in ((head, numbers), (sizes, magnitudes)):
-        if arrays["few"].size:
-            out.append(jnp.sum(values[arrays["few"]], axis=0))
-        if arrays["many"].size:
-            zero = jnp.zeros(arrays["num_many"].shape, sources.dtype)
-            out.append(zero.at[arrays["many_of"]].add(values[arrays["many"]]))
-    return jnp.concatenate(numbers), jnp.concatenate(magnitudes)
+        return where_needed(run, needed, arrays, sources, shift, gains, rhs)

@@ -19,6 +19,7 @@ import numpy as np
 
 from gnewt._errors import PlanError
 from gnewt.graph import Plan
+from gnewt.kkt.xla_merge import merge_fronts
 from gnewt.kkt.xla_schedule import Schedule, Segment, classify, make_schedule
 
 ZERO, ONE, MINUS, FIRST = 0, 1, 2, 3
@@ -41,16 +42,17 @@ class XlaLayout:
     segments: tuple[Segment, ...]
     pool_starts: tuple[int, ...]
     """Where in the pool of all M each block begins."""
-    doublings: tuple[int, ...]
-    """For each block, how often G must be squared until it vanishes; 0 where there is no G."""
+    nesting: tuple[int, ...]
+    """For each block, the longest chain of bare pairs that read one another; 0 where there is no G."""
     arrays: dict[str, np.ndarray]
-    """`few`, `many`, `many_of`: sums of sources. `diagonal`: of every unknown. `pool`: M of all fronts. For block i,
+    """`few`, `many`, `many_of`: sums of sources. `diagonal` and `bare`: of every unknown. `pool`: M of all fronts. For block i,
     [steps, width, ...]: `ids{i}` unknowns, `f{i}`, `g{i}`; `row{i}` and `col{i}` add up to the place of a separator's
     entry in the pool; `has{i}` whether a step has any front of the class."""
 
 
 def lay_out_xla(plan: Plan, num_sources: int) -> XlaLayout:
     """Turn a plan into the arrays of the xla engine. Vectorised over fronts."""
+    plan = merge_fronts(plan)
     pairs = _Pairs(plan)
     shapes, class_of = classify(pairs.sizes)
     schedule = make_schedule(plan.parent, shapes, class_of)
@@ -74,7 +76,7 @@ def lay_out_xla(plan: Plan, num_sources: int) -> XlaLayout:
     on = np.flatnonzero(plan.entry_row == plan.entry_col)
     diagonal = np.full(plan.num_unknowns, ZERO, np.int32)
     diagonal[local.unknown[local.row_at[on]]] = entries[on]
-    arrays = {**sums, "pool": flat["pool"], "diagonal": diagonal}
+    arrays = {**sums, "pool": flat["pool"], "diagonal": diagonal, "bare": pairs.bare}
     tables = {"ids": (ids, ids_starts)} | {
         name: (flat[name], schedule.offsets([_size(name, b.shape) for _, b in blocks])[1])
         for name in ("f", "g", "row", "col")
@@ -95,7 +97,7 @@ def lay_out_xla(plan: Plan, num_sources: int) -> XlaLayout:
         num_sources,
         schedule.segments,
         tuple(pool_starts.tolist()),
-        tuple(int(d).bit_length() for d in depth),
+        tuple(depth.tolist()),
         arrays,
     )
 

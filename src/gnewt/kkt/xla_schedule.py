@@ -8,11 +8,14 @@ alone, and a level then takes as many steps as its fronts need at the segment's 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from typing import Any
 
 import numpy as np
 
-MAX_CLASSES = 6
-MAX_SEGMENTS = 16
+MAX_CLASSES = 4
+MAX_BLOCKS = 12
+"""A program is as long as its list of blocks: the fronts of one class in one segment."""
 STEP_OVERHEAD = 2e4
 """Flops that one more step is worth, and ..."""
 FRONT_OVERHEAD = 500.0
@@ -47,7 +50,7 @@ class Shape:
 
     @property
     def cost(self) -> float:
-        return float(_cost(np.array([self.p, self.m, self.k, self.b])))
+        return front_cost(self.p, self.m, self.k, self.b)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,18 +111,15 @@ def classify(sizes: np.ndarray) -> tuple[list[Shape], np.ndarray]:
     largest = np.zeros((len(kinds), 4), np.int64)
     np.maximum.at(largest, class_of, sizes)
     count = np.bincount(class_of, minlength=len(kinds)).astype(np.float64)
-    allowed = _PADDING * float(_cost(sizes).sum()) + _CHEAP
+    allowed = _PADDING * float(front_cost(*sizes.T).sum()) + _CHEAP
     alive = list(range(len(kinds)))
     name = np.arange(len(kinds))
     while len(alive) > 1:
         i, j = np.triu_indices(len(alive), 1)
         i, j = np.array(alive)[i], np.array(alive)[j]
         joined = np.maximum(largest[i], largest[j])
-        extra = (
-            (count[i] + count[j]) * _cost(joined)
-            - count[i] * _cost(largest[i])
-            - count[j] * _cost(largest[j])
-        )
+        alone = count * front_cost(*largest.T)
+        extra = (count[i] + count[j]) * front_cost(*joined.T) - alone[i] - alone[j]
         best = int(np.argmin(extra))
         if extra[best] > allowed and len(alive) <= MAX_CLASSES:
             break
@@ -133,9 +133,8 @@ def classify(sizes: np.ndarray) -> tuple[list[Shape], np.ndarray]:
     return [Shape(*map(int, largest[c])) for c in alive], number[name][class_of]
 
 
-def _cost(sizes: np.ndarray) -> np.ndarray:
-    """Flops of fronts [..., 4]."""
-    p, m, k, b = np.moveaxis(np.asarray(sizes, np.float64), -1, 0)
+def front_cost(p: Any, m: Any, k: Any, b: Any) -> Any:
+    """Flops of a front, or of fronts, of these sizes."""
     q = 2 * m + k
     return (q + b) ** 2 * (p + q) + p**2 * (q + b) + FRONT_OVERHEAD
 
@@ -161,14 +160,14 @@ def make_schedule(parent: np.ndarray, shapes: list[Shape], class_of: np.ndarray)
     counts = np.zeros((num_levels, len(shapes)), np.int64)
     np.add.at(counts, (level, class_of), 1)
     cost = np.array([shape.cost for shape in shapes])
-    for waste in (1.5, 3.0, 6.0):
-        cuts = _cut_by_waste(counts, cost, waste)
-        if len(cuts) <= MAX_SEGMENTS + 1:
-            widths = [counts[a:b].max(0) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    for waste, mixed in ((1.5, False), (1.5, True), (3.0, True), (6.0, True)):
+        cuts = _cut_by_waste(counts, cost, waste, mixed)
+        widths = [counts[a:b].max(0) for a, b in itertools.pairwise(cuts)]
+        if sum(np.count_nonzero(w) for w in widths) <= MAX_BLOCKS:
             break
     else:
         cuts = _cut_by_width(counts)
-        widths = [_mean_width(counts[a:b]) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+        widths = [_mean_width(counts[a:b]) for a, b in itertools.pairwise(cuts)]
 
     # Rank of every front among those of its level and class.
     order = np.lexsort((np.arange(len(parent)), class_of, level))
@@ -181,7 +180,7 @@ def make_schedule(parent: np.ndarray, shapes: list[Shape], class_of: np.ndarray)
     block_of = np.zeros(len(parent), np.int64)
     lane_of = np.zeros(len(parent), np.int64)
     num_blocks = 0
-    for (a, b), width in zip(zip(cuts[:-1], cuts[1:], strict=True), widths, strict=True):
+    for (a, b), width in zip(itertools.pairwise(cuts), widths, strict=True):
         per_level = -(-counts[a:b] // np.maximum(width, 1))
         steps_of_level = per_level.max(1)
         begin = np.concatenate([[0], np.cumsum(steps_of_level)])
@@ -198,8 +197,11 @@ def make_schedule(parent: np.ndarray, shapes: list[Shape], class_of: np.ndarray)
     return Schedule(tuple(segments), block_of, lane_of)
 
 
-def _cut_by_waste(counts: np.ndarray, cost: np.ndarray, waste: float) -> list[int]:
-    """Extend each segment while padding to its widest level costs less than `waste` times the work."""
+def _cut_by_waste(counts: np.ndarray, cost: np.ndarray, waste: float, mixed: bool) -> list[int]:
+    """Extend each segment while padding to its widest level costs less than `waste` times the work.
+
+    Unless `mixed`, all levels of a segment have the same classes.
+    """
     present = counts > 0
     work = counts @ cost + STEP_OVERHEAD
     cuts = [0]
@@ -207,7 +209,8 @@ def _cut_by_waste(counts: np.ndarray, cost: np.ndarray, waste: float) -> list[in
     for i in range(len(counts)):
         wider, more = np.maximum(width, counts[i]), levels + present[i]
         padded = float((wider * more) @ cost) + STEP_OVERHEAD * (i + 1 - cuts[-1])
-        if i > cuts[-1] and padded > waste * (true + work[i]) + _CHEAP:
+        differs = not mixed and i > 0 and not np.array_equal(present[i], present[i - 1])
+        if i > cuts[-1] and (differs or padded > waste * (true + work[i]) + _CHEAP):
             cuts.append(i)
             wider, more, true = counts[i], present[i].astype(np.int64), 0.0
         width, levels, true = wider, more, true + work[i]
@@ -215,8 +218,8 @@ def _cut_by_waste(counts: np.ndarray, cost: np.ndarray, waste: float) -> list[in
 
 
 def _cut_by_width(counts: np.ndarray) -> list[int]:
-    """Cut where the number of fronts in a level passes a power of four; it never grows towards the root."""
-    power = np.ceil(np.log2(counts.sum(1)) / 2)
+    """Cut where the number of fronts in a level passes a power of 16; it never grows towards the root."""
+    power = np.ceil(np.log2(counts.sum(1)) / 4)
     return [0, *(np.flatnonzero(np.diff(power)) + 1).tolist(), len(counts)]
 
 
