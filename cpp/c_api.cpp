@@ -3,6 +3,7 @@
 #include <memory>
 #include <new>
 
+#include "native_layout.hpp"
 #include "planner.hpp"
 
 #if defined(_WIN32)
@@ -48,6 +49,14 @@ void copy(const std::vector<T>& from, T* to) {
 // Counts changes of this interface; the loader refuses a library that speaks another one.
 GNEWT_API int gnewt_abi_version() { return 3; }
 
+GNEWT_API int gnewt_join_pairs(Count num, Count num_pairs, const Count* a, const Count* b, int symmetric, Count* ptr,
+                               Index* idx, Count* num_kept) {
+    return guarded([&] {
+        const Count room = symmetric ? 2 * num_pairs : num_pairs;
+        *num_kept = join_pairs(num, {a, num_pairs}, {b, num_pairs}, symmetric != 0, {ptr, num + 1}, {idx, room});
+    });
+}
+
 // `num_readers` is 0 for a free order, otherwise `num`.
 GNEWT_API int gnewt_greedy_order(int use_fill, Count num, const Count* ptr, const Index* idx, const Count* sizes,
                                  Count num_readers, const Count* reads_ptr, const Index* reads_idx, Count wide,
@@ -84,12 +93,12 @@ GNEWT_API void gnewt_tree_free(Tree* tree) { std::unique_ptr<Tree>(tree).reset()
 
 GNEWT_API int gnewt_merge_fronts(int causal, Count num, const Index* parent, const Count* p, const Count* q,
                                  const Count* b, const Count* reads, const Count* link_ptr, const Index* link_bag,
-                                 const Count* link_reads, const Count* sep_ptr, const Index* sep_bag,
-                                 const Count* sep_pairs, Count* top) {
+                                 const Count* link_reads, const Count* sep_ptr, const Index* sep_item, Count num_items,
+                                 const Index* bag_of_item, const Count* pairs_of_item, Count* top) {
     return guarded([&] {
         const Bags bags{causal != 0, {parent, num}, {p, num}, {q, num}, {b, num}, {reads, num},
                         rows(num, link_ptr, link_bag), {link_reads, link_ptr[num]},
-                        rows(num, sep_ptr, sep_bag), {sep_pairs, sep_ptr[num]}};
+                        rows(num, sep_ptr, sep_item), {bag_of_item, num_items}, {pairs_of_item, num_items}};
         merge_fronts(bags, {top, num});
     });
 }
@@ -106,6 +115,33 @@ GNEWT_API int gnewt_place_entries(Count num_fronts, const Count* elim_ptr, const
                                      {entry_col, num_nonzeros});
     });
 }
+
+// Make a layout, ask for its size, copy it out, free it.
+GNEWT_API int gnewt_layout_make(Count num_inputs, Count num_slots, int causal, Count num_fronts, const Index* parent,
+                                const Count* elim_ptr, const Index* elim_idx, const Count* sep_ptr, const Index* sep_idx,
+                                const Index* sep_pos, const Count* entry_ptr, const Index* entry_row,
+                                const Index* entry_col, Count num_nonzeros, const Count* source, const Count* target,
+                                const Count* pair_entry, const Count* input_entry, Count num_sources,
+                                EngineLayout** layout, Count* sizes) {
+    return guarded([&] {
+        const Count eliminated = elim_ptr[num_fronts], separator = sep_ptr[num_fronts], entries = entry_ptr[num_fronts];
+        const PlanArrays plan{num_inputs, num_slots, causal != 0, {parent, num_fronts},
+                              {elim_ptr, num_fronts + 1}, {elim_idx, eliminated},
+                              {sep_ptr, num_fronts + 1}, {sep_idx, separator}, {sep_pos, separator},
+                              {entry_ptr, num_fronts + 1}, {entry_row, entries}, {entry_col, entries},
+                              {source, num_nonzeros}, {target, num_nonzeros},
+                              {pair_entry, num_slots - num_inputs}, {input_entry, num_inputs}};
+        auto made = std::make_unique<EngineLayout>(lay_out_for_engine(plan, num_sources));
+        sizes[0] = static_cast<Count>(made->array.size());
+        sizes[1] = made->factor_size;
+        sizes[2] = made->index_size;
+        *layout = made.release();
+    });
+}
+
+GNEWT_API void gnewt_layout_copy(const EngineLayout* layout, Index* array) { copy(layout->array, array); }
+
+GNEWT_API void gnewt_layout_free(EngineLayout* layout) { std::unique_ptr<EngineLayout>(layout).reset(); }
 
 GNEWT_API int gnewt_instance_levels(Count num_sequence, const Count* sequence, Count num, const Count* arg_ptr,
                                     const Index* arg_idx, const Count* out_ptr, const Index* out_idx, Count num_slots,

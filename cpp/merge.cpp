@@ -1,4 +1,5 @@
 // Merging of small fronts by modelled time; see plan/merge.py, whose constants and tie-breaks these are.
+#include <algorithm>
 #include <queue>
 #include <utility>
 
@@ -82,6 +83,7 @@ public:
     }
 
     void run() {
+        for (Count i = 0; i < bags_.parent.size; ++i) join_twins(static_cast<Index>(i));
         for (Count c = 0; c < bags_.parent.size; ++c) offer(static_cast<Index>(c));
         while (!heap_.empty()) {
             const auto [value, c] = heap_.top();
@@ -97,6 +99,8 @@ public:
             Count num = 0;
             for (Index k = children_.first(c); k != kNone && num < kFew; k = children_.next(k)) near[num++] = k;
             join(c, up);
+            children_.remove(up, c);
+            children_.append(up, c);
             offer(up);
             for (Count k = 0; k < num; ++k) offer(near[k]);
         }
@@ -122,9 +126,10 @@ private:
     Count hits(Index k, Index a, Index b) {
         Count total = 0;
         for (Count i = bags_.separators.ptr[k]; i < bags_.separators.ptr[k + 1]; ++i) {
-            if (!bags_.separator_pairs[i]) continue;
-            const Index bag = find(bags_.separators.idx[i]);
-            if (bag == a || bag == b) total += bags_.separator_pairs[i];
+            const Index item = bags_.separators.idx[i];
+            if (!bags_.pairs_of_item[item]) continue;
+            const Index bag = find(bags_.bag_of_item[item]);
+            if (bag == a || bag == b) total += bags_.pairs_of_item[item];
         }
         return total;
     }
@@ -176,7 +181,7 @@ private:
     }
 
     void offer(Index c) {
-        if (bags_.parent[c] == kNone) return;
+        if (into_[u(c)] != c || bags_.parent[c] == kNone) return;
         const Count saving = saved(c, find(bags_.parent[c]));
         if (saving > 0) heap_.push({-saving, c});
     }
@@ -186,9 +191,43 @@ private:
         p_[u(up)] += p_[u(c)];
         q_[u(up)] += q_[u(c)];
         members_.append(up, c);
-        children_.remove(up, c);
-        children_.append(up, c);
         into_[u(c)] = up;
+    }
+
+    // Merge leaves below one bag that have the same separator, in rounds: two by two, those two by two, ...
+    void join_twins(Index up) {
+        std::vector<Index> leaves;
+        for (Index k = children_.first(up); k != kNone; k = children_.next(k))
+            if (!children_.size(k)) leaves.push_back(k);
+        if (leaves.size() < 2) return;
+        const auto compare = [&](Index a, Index z) {  // separators as words in a dictionary
+            const Span<const Index> x = bags_.separators[a], y = bags_.separators[z];
+            return std::lexicographical_compare(x.begin(), x.end(), y.begin(), y.end());
+        };
+        std::sort(leaves.begin(), leaves.end(), [&](Index a, Index z) { return compare(a, z) || (!compare(z, a) && a < z); });
+        for (auto begin = leaves.begin(); begin != leaves.end();) {
+            const auto end = std::find_if(begin, leaves.end(), [&](Index k) { return compare(*begin, k); });
+            std::vector<Index> group(begin, end);
+            std::size_t before = 0;
+            while (group.size() != before) {
+                before = group.size();
+                for (std::size_t i = 0; i + 1 < before; i += 2) {
+                    if (!twins_save(group[i], group[i + 1])) continue;
+                    join(group[i], group[i + 1]);
+                    children_.remove(up, group[i]);
+                }
+                group.erase(std::remove_if(group.begin(), group.end(), [&](Index k) { return into_[u(k)] != k; }), group.end());
+            }
+            begin = end;
+        }
+    }
+
+    bool twins_save(Index a, Index z) const {
+        const Count p = p_[u(a)] + p_[u(z)], q = q_[u(a)] + q_[u(z)], b = bags_.b[z];
+        if (p + q + b > kLarge) return false;
+        if (!bags_.causal) return free_time(q, b) < free_time(q_[u(a)], b) + free_time(q_[u(z)], b);
+        const Count together = causal_time(p, q, b, reads_[u(a)] + reads_[u(z)], false);
+        return together < own_time(a, false) + own_time(z, false) + message_time(b, false);
     }
 
     const Bags& bags_;
@@ -202,7 +241,10 @@ private:
 
 void merge_fronts(const Bags& bags, Span<Count> top) {
     check_rows(bags.links, bags.parent.size);
-    check_rows(bags.separators, bags.parent.size);
+    check_rows(bags.separators, bags.bag_of_item.size);
+    for (Index item : bags.separators.idx)
+        if (bags.bag_of_item[item] < 0 || bags.bag_of_item[item] >= bags.parent.size)
+            throw InvalidInput("an item in no bag");
     Merger merger(bags);
     merger.run();
     for (Count i = 0; i < top.size; ++i) top[i] = merger.find(static_cast<Index>(i));

@@ -44,6 +44,10 @@ struct OverLimit : std::length_error {
 // Throw InvalidInput unless the rows lie one after the other in idx, and every index is in [0, bound).
 void check_rows(const Rows& rows, Count bound);
 
+// Rows of a relation from its pairs (a[i], b[i]): sorted, each once, none with itself. `idx` has room for all of them;
+// returns how many are left.
+Count join_pairs(Count num, Span<const Count> a, Span<const Count> b, bool symmetric, Span<Count> ptr, Span<Index> idx);
+
 // Elimination orders (orderings.cpp)
 
 enum class Rule { min_degree, min_fill };
@@ -75,8 +79,9 @@ struct Bags {
     Span<const Count> reads;    // between two pairs of the bag
     Rows links;                 // bags that hold pairs which pairs of this bag read ...
     Span<const Count> link_reads;
-    Rows separators;  // for each item of a separator the bag that eliminates it ...
-    Span<const Count> separator_pairs;
+    Rows separators;  // items
+    Span<const Index> bag_of_item;
+    Span<const Count> pairs_of_item;
 };
 
 // Name for each bag the highest one of its group.

@@ -71,6 +71,11 @@ GNEWT_INLINE int64_t row_length(const Block& k, int64_t i) { return k.len + i * 
 template <class T>
 inline void place_diagonal(const Block& k, const T* src, T* to) {
     const int64_t outer = k.transposed ? k.col : k.row, inner = k.transposed ? k.row : k.col;
+    if (outer == inner && k.len > 0 && k.len + (k.rows - 1) * k.dlen >= k.rows) {
+        int64_t at = 0, step = k.step + 1;
+        for (int64_t i = 0; i < k.rows; ++i, at += step, step += k.dstep) to[outer + i] += abs(src[at]);
+        return;
+    }
     for (int64_t i = 0; i < k.rows; ++i) {
         const int64_t j = outer + i - inner;
         if (j >= 0 && j < row_length(k, i)) to[outer + i] += abs(src[row_start(k, i) + j]);

@@ -49,7 +49,7 @@ public:
         fetch(x, w_);
         fetch(y, v_);
         if (w_[y] == 0) return;
-        pair(x, y, true);
+        pair(x, y);
     }
 
     // Eliminate what is stable; return how many rows that were in all, or -1 where a number is not finite.
@@ -57,52 +57,58 @@ public:
         update();
         clean();
         find_units();
-        // A row that fails is looked at again after the others: a pivot taken meanwhile may have changed it.
-        for (bool again = true; again && top_ < f_.candidates;) {
-            again = false;
-            for (int64_t c = top_; c < f_.candidates; ++c) {
-                int64_t partner = -1;
-                if (!accept(c, partner)) {
-                    if (broken_) return -1;
-                    continue;
-                }
-                again = true;
-                if (partner < 0) {
-                    single(c);
-                } else {
-                    pair(c, partner, false);
-                    if (c < top_) c = top_ - 1;  // the two came from here: go on behind them
-                }
-            }
-        }
+        eliminate_in_order();
+        // Entries that cancelled come last: what is uncertain in them is then passed on to few.
+        if (!search()) return -1;
+        strict_ = false;
+        if (!search()) return -1;
         update();
         mark_null();
         return top_;
     }
 
 private:
-    static constexpr int64_t kPanelRows = 24;
+    // Take pivots until there is none; false where a number is not finite. A row that fails is looked at again after the
+    // others: a pivot taken meanwhile may have changed it.
+    bool search() {
+        for (bool again = true; again && top_ < f_.candidates;) {
+            again = false;
+            for (int64_t c = top_; c < f_.candidates; ++c) {
+                int64_t partner = -1;
+                if (!accept(c, partner)) {
+                    if (broken_) return false;
+                    continue;
+                }
+                again = true;
+                if (partner < 0) {
+                    single(c);
+                } else {
+                    pair(c, partner);
+                    if (c < top_) c = top_ - 1;  // the two came from here: go on behind them
+                }
+            }
+        }
+        return true;
+    }
+
+    static constexpr int64_t kPanelRows = 16;
 
     // Row c of what is left, brought up to date: entries before c come from its column.
     void fetch(int64_t c, T* w) {
         for (int64_t i = top_; i < c; ++i) w[i] = f_.r[i * f_.ld + c];
         std::memcpy(w + c, f_.r + c * f_.ld + c, size_t(f_.n + f_.columns - c) * sizeof(T));
-        for (int64_t k = first_; k < top_; ++k) {
-            const T factor = f_.l[k * f_.n + c];
-            if (factor != 0) subtract(w, factor, f_.r + k * f_.ld);
-        }
-    }
-
-    void subtract(T* w, T factor, const T* u) const {
-        constexpr int64_t width = kWidth<T>;
-        for (int64_t j = floor_to_vector<T>(top_); j < end_; j += width)
-            store(w + j, load(w + j) - factor * load(u + j));
+        const int64_t j = floor_to_vector<T>(top_);
+        if (top_ > first_)
+            row_of_tiles<T, 1, kSubtract>(top_ - first_, f_.l + first_ * f_.n + c, f_.n, f_.r + first_ * f_.ld + j, f_.ld, w + j,
+                                          f_.ld, w + j, f_.ld, end_ - j);
     }
 
     // Apply the panel to all other rows.
-    void update() {
+    void update() { update_rows(top_); }
+
+    void update_rows(int64_t from) {
         if (top_ > first_)
-            multiply<T, kSubtract, false>(top_ - first_, top_, f_.n, true, f_.n + f_.columns, f_.l + first_ * f_.n, f_.n,
+            multiply<T, kSubtract, false>(top_ - first_, from, f_.n, true, f_.n + f_.columns, f_.l + first_ * f_.n, f_.n,
                                           f_.r + first_ * f_.ld, f_.ld, f_.r, f_.ld, f_.r, f_.ld);
         first_ = top_;
     }
@@ -149,27 +155,62 @@ private:
         return rounding(std::sqrt(f_.bound[i]) * std::sqrt(f_.bound[j]));
     }
 
-    // The largest |w[i]| in units, over all rows but c and r.
-    T largest(const T* w, int64_t c, int64_t r) const {
-        T top = 0;
-        const auto over = [&](int64_t from, int64_t to) {
-            for (int64_t i = from; i < to; ++i) top = max(top, abs(w[i]) * unit_[i]);
-        };
-        const int64_t low = r < 0 ? c : min(c, r), high = r < 0 ? c : max(c, r);
-        over(top_, low);
-        over(low + 1, high);
-        over(high + 1, f_.n);
-        return top;
+    // The largest |w[i]| in units, over i in [from, to).
+    T largest(const T* w, int64_t from, int64_t to) const {
+        T out = 0;
+        int64_t i = from;
+        if (from + kWidth<T> <= to) {
+            Vec<T> top{};
+            for (; i + kWidth<T> <= to; i += kWidth<T>) {
+                const Vec<T> size = vabs<T>(load(w + i)) * load(unit_ + i);
+                top = size > top ? size : top;
+            }
+            for (int64_t j = 0; j < kWidth<T>; ++j) out = max(out, top[j]);
+        }
+        for (; i < to; ++i) out = max(out, abs(w[i]) * unit_[i]);
+        return out;
+    }
+
+    // ... over all rows but x and y, x <= y.
+    T largest_but(const T* w, int64_t x, int64_t y) const {
+        return max(max(largest(w, top_, x), largest(w, x + 1, y)), largest(w, y + 1, f_.n));
+    }
+
+    // Whether all entries of a row are finite.
+    bool sound(const T* w) const {
+        T probe = 0;
+        for (int64_t i = top_; i < f_.n; ++i) probe += w[i] * 0;
+        return probe == 0;
+    }
+
+    // Whether the diagonal entry of row c, which is in w, is a pivot.
+    bool good(const T* w, int64_t c) const {
+        const T d = abs(w[c]);
+        if (!(d > rounding(f_.bound[c]) && d > Precision<T>::tiny) || (strict_ && cancelled(d, f_.bound[c]))) return false;
+        return d * unit_[c] >= T(kThreshold) * largest_but(w, c, c);
+    }
+
+    // Take rows as they stand, without moving a number, for as long as their diagonal entries are pivots.
+    void eliminate_in_order() {
+        while (top_ < f_.candidates) {
+            const int64_t k = top_, n = f_.n, j = floor_to_vector<T>(k);
+            T *u = f_.r + k * f_.ld, *l = f_.l + k * n;
+            if (k > first_)
+                row_of_tiles<T, 1, kSubtract>(k - first_, f_.l + first_ * n + k, n, f_.r + first_ * f_.ld + j, f_.ld, u + j, f_.ld,
+                                              u + j, f_.ld, end_ - j);
+            if (!good(u, k)) {
+                update_rows(k + 1);
+                return;
+            }
+            take(u, l);
+        }
     }
 
     // Decide whether row c alone, or with a partner, is a pivot that makes entries grow little. Leaves the rows in w and v.
     bool accept(int64_t c, int64_t& partner) {
         fetch(c, w_);
-        T probe = 0;
-        for (int64_t i = top_; i < f_.n; ++i) probe += w_[i] * 0;
-        if (probe != 0) return !(broken_ = true);
-        const T d = abs(w_[c]), around = largest(w_, c, -1);
-        if (d > noise(c, c) && d > Precision<T>::tiny && d * unit_[c] >= T(kThreshold) * around) return true;
+        if (good(w_, c)) return true;
+        if (!sound(w_)) return !(broken_ = true);
         T best = 0;
         for (int64_t i = top_; i < f_.candidates; ++i) {
             const T size = abs(w_[i]) * unit_[i];
@@ -180,11 +221,13 @@ private:
         }
         if (partner < 0) return false;
         fetch(partner, v_);
+        const int64_t low = min(c, partner), high = max(c, partner);
         const T sc = unit_[c], sr = unit_[partner], b = best * sc;
-        const T over_c = largest(w_, c, partner) * sc, over_r = largest(v_, c, partner) * sr;
+        const T over_c = largest_but(w_, low, high) * sc, over_r = largest_but(v_, low, high) * sr;
         const T x = w_[c] * sc * sc / b, y = v_[partner] * sr * sr / b, det = abs(x * y - 1);
         if (det == 0 || !finite(det)) return false;
         // Duff and Reid's test: |P⁻¹| times the largest entries outside P; and P must not be singular to rounding.
+        if (strict_ && (cancelled(abs(w_[c]), f_.bound[c]) || cancelled(abs(v_[partner]), f_.bound[partner]))) return false;
         const T growth = max(abs(y) * over_c + over_r, over_c + abs(x) * over_r) / (det * b);
         const T size = det * b / max(max(abs(x), abs(y)), T(1));
         const T least = max(noise(c, c) * sc * sc, noise(partner, partner) * sr * sr);
@@ -215,21 +258,29 @@ private:
     void single(int64_t c) {
         const int64_t k = top_, n = f_.n;
         exchange(k, c);
-        const T d = w_[k], inverse = 1 / d;
-        tally_.add(double(d));
-        T *u = f_.r + k * f_.ld, *l = f_.l + k * n;
+        T* u = f_.r + k * f_.ld;
         std::memcpy(u + k, w_ + k, size_t(n + f_.columns - k) * sizeof(T));
+        take(u, f_.l + k * n);
+    }
+
+    // Take the row u, which is the next.
+    void take(const T* __restrict u, T* __restrict l) {
+        const int64_t k = top_, n = f_.n;
+        const T d = u[k], inverse = 1 / d, size = carried(abs(d), f_.bound[k]);
+        tally_.add(double(d));
+        T* __restrict bound = f_.bound;
         for (int64_t j = k + 1; j < n; ++j) {
-            l[j] = w_[j] * inverse;
-            f_.bound[j] += abs(l[j] * w_[j]);
+            const T factor = u[j] * inverse;
+            l[j] = factor;
+            bound[j] += size * factor * factor;
         }
         l[k] = d;
-        for (int64_t j = 0; j < f_.columns; ++j) f_.y[k * f_.columns + j] = w_[n + j] * inverse;
+        for (int64_t j = 0; j < f_.columns; ++j) f_.y[k * f_.columns + j] = u[n + j] * inverse;
         advance(1);
     }
 
-    // Take the rows c and r, which are in w and v. A substituted pair passes on what is noise in its state.
-    void pair(int64_t c, int64_t r, bool substituted) {
+    // Take the rows c and r, which are in w and v. No test looked at their diagonal entries: what is noise there is passed on.
+    void pair(int64_t c, int64_t r) {
         const int64_t k = top_, n = f_.n;
         exchange(k, c);
         exchange(k + 1, r == k ? c : r);
@@ -239,11 +290,14 @@ private:
         std::memcpy(u + k, w_ + k, size_t(n + f_.columns - k) * sizeof(T));
         std::memcpy(u + f_.ld + k, v_ + k, size_t(n + f_.columns - k) * sizeof(T));
         const T x = a / b, y = d / b, t = 1 / ((x * y - 1) * b);
-        const T follow = substituted ? carried(abs(a), f_.bound[k]) * t * t : T(0);
+        const T in_a = carried(abs(a), f_.bound[k]), in_d = carried(abs(d), f_.bound[k + 1]);
+        const T *__restrict w = w_, *__restrict v = v_;
+        T *__restrict out = l, *__restrict next = m, *__restrict bound = f_.bound;
         for (int64_t j = k + 2; j < n; ++j) {
-            l[j] = (y * w_[j] - v_[j]) * t;
-            m[j] = (x * v_[j] - w_[j]) * t;
-            f_.bound[j] += abs(l[j] * w_[j]) + abs(m[j] * v_[j]) + follow * v_[j] * v_[j];
+            const T i = (y * w[j] - v[j]) * t, o = (x * v[j] - w[j]) * t;
+            out[j] = i;
+            next[j] = o;
+            bound[j] += abs(i * w[j]) + abs(o * v[j]) + in_a * i * i + in_d * o * o;
         }
         l[k] = a;
         m[k + 1] = d;
@@ -279,7 +333,7 @@ private:
     T *w_, *v_, *unit_;
     const int64_t end_;
     int64_t first_, top_;
-    bool broken_ = false;
+    bool strict_ = true, broken_ = false;
 };
 
 }  // namespace GNEWT_ISA

@@ -35,14 +35,8 @@ public:
             fail(call_);
             return;
         }
-        // The last integers say where the records end: they may be much shorter than their buffers.
-        const int64_t used = factor_ - call_.factor;
-        info[kKept] = used + numbers_end_ <= call_.factor_len && index_end_ + 4 <= call_.index_len;
-        if (!info[kKept]) return;
-        if (index_end_) {
-            std::memcpy(factor_, numbers_.data(), size_t(numbers_end_) * sizeof(T));
-            std::memcpy(call_.index, index_.data(), size_t(index_end_) * sizeof(int32_t));
-        }
+        info[kKept] = !numbers_.moved() && !index_.moved();
+        // The last integers say where the records end.
         const int64_t ends[] = {numbers_end_, index_end_};
         std::memcpy(call_.index + call_.index_len - 4, ends, sizeof ends);
     }
@@ -81,7 +75,7 @@ private:
     // Make room for a front of p pairs and n other unknowns; numbers in the work space are lost.
     bool reserve(int64_t p, int64_t n) {
         const int64_t ld = padded<T>(n + columns_), ldp = padded<T>(p + columns_);
-        return work_.reserve(p * (ldp + 1) + (4 * p + n + kPanel + 3) * ld + 2 * n + n * columns_ + 64);
+        return work_.reserve(p * (ldp + 1) + (4 * p + n + kPanel + 4) * ld + n * columns_ + 64);
     }
 
     // Small stages of a chain have their sizes compiled in: there, loops cost more than arithmetic.
@@ -125,7 +119,7 @@ private:
         at.r = at.c + p * ld;
         at.panel = at.r + n * ld;
         at.bound = at.panel + (kPanel + 3) * ld;
-        at.y = at.bound + n;
+        at.y = at.bound + ld;
         at.pair_bound = at.y + n * columns;
         const Children<T> children{plan_, waiting_.data() + num_waiting_ - front.num_children, front.num_children, stack_.data(),
                                    columns, at.late};
@@ -144,10 +138,10 @@ private:
         int32_t first_rest = 0;
         if (p) {
             first_rest = load_pairs(front, at);
-            substitute<fixed>(cross, p, columns, at);
+            substitute<fixed>(cross, shape.flags & kNested, p, columns, at);
         } else {
             std::memset(at.r, 0, size_t(n * ld) * sizeof(T));
-            std::memset(at.bound, 0, size_t(n) * sizeof(T));
+            std::memset(at.bound, 0, size_t(ld) * sizeof(T));
         }
         T *r = at.r + at.late * (ld + 1), *bound = at.bound + at.late;
         for (int32_t k = first_rest; k < shape.num_blocks; ++k) {
@@ -214,19 +208,36 @@ private:
         }
         const int32_t first_rest = k;
         if (!(shape.flags & kNested)) return first_rest;
-        // F := (I - G)⁻¹F, from the last pair, which reads no other, to the first.
+        // F := (I - G)⁻¹F, from the last pair, which reads no other, to the first; and the magnitudes that went into it.
+        T* size = at.w + p * ld;
+        for (int64_t i = 0; i < p * ld; ++i) size[i] = abs(at.f[i]);
         for (int64_t row = p - 1; row >= 0; --row)
             for (k = 0; k < first_rest; ++k)
                 if (shape.blocks[k].kind == kG)
                     for_each(shape.blocks[k], call_.sources + front.sources[k], [&](int64_t i, int64_t j, T v) {
-                        if (i == row) axpy(f + i * ld, v, f + j * ld, int64_t(shape.q + shape.b));
+                        if (i != row) return;
+                        axpy(f + i * ld, v, f + j * ld, int64_t(shape.q + shape.b));
+                        axpy(size + i * ld, abs(v), size + j * ld, at.n);
                     });
         return first_rest;
     }
 
+    // Magnitudes that FᵀW brings to its diagonal, and what is noise in the pairs: VECTORS vectors of columns at once.
+    template <int VECTORS>
+    static GNEWT_INLINE void bound_columns(int64_t p, const T* f, const T* w, int64_t ld, const T* pair_bound, T* bound) {
+        Vec<T> sums[VECTORS] = {};
+        for (int64_t i = 0; i < p; ++i, f += ld, w += ld)
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; ++v) {
+                const Vec<T> x = load(f + v * kWidth<T>);
+                sums[v] += vabs<T>(x * load(w + v * kWidth<T>)) + pair_bound[i] * x * x;
+            }
+        for (int v = 0; v < VECTORS; ++v) store(bound + v * kWidth<T>, sums[v]);
+    }
+
     // R = Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along.
     template <bool FIXED>
-    GNEWT_INLINE void substitute(bool cross, int64_t p, int64_t columns, const Parts& at) {
+    GNEWT_INLINE void substitute(bool cross, bool nested, int64_t p, int64_t columns, const Parts& at) {
         const int64_t n = at.n, ld = at.ld, ldp = at.ldp, end = padded<T>(n + columns);
         T *pp = at.pp, *f = at.f, *w = at.w, *c = at.c, *r = at.r, *bound = at.bound;
         for (int64_t i = 1; i < p; ++i)
@@ -237,16 +248,15 @@ private:
         for (int64_t i = 0; i < p; ++i)
             for (int64_t j = 0; j < columns; ++j) w[i * ld + n + j] = pp[i * ldp + p + j];
         multiply<T, kSet, FIXED>(p, 0, n, true, end, f, ld, w, ld, r, ld, r, ld);
-        std::memset(bound, 0, size_t(n) * sizeof(T));
-        for (int64_t i = 0; i < p; ++i) {
-            const T noise = carried(abs(pp[i * ldp + i]), at.pair_bound[i]);
-            const T *__restrict x = f + i * ld, *__restrict y = w + i * ld;
-            for (int64_t j = 0; j < n; ++j) bound[j] += abs(x[j] * y[j]) + noise * x[j] * x[j];
-        }
+        for (int64_t i = 0; i < p; ++i) at.pair_bound[i] = carried(abs(pp[i * ldp + i]), at.pair_bound[i]);
+        int64_t j = 0;
+        const T* size = nested ? w + p * ld : f;
+        for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) bound_columns<4>(p, size + j, w + j, ld, at.pair_bound, bound + j);
+        for (; j < n; j += kWidth<T>) bound_columns<1>(p, size + j, w + j, ld, at.pair_bound, bound + j);
         if (!cross) return;
         for (int64_t i = 0; i < p; ++i) {
-            for (int64_t j = 0; j < columns; ++j) f[i * ld + n + j] = 0;
-            for (int64_t j = 0; j < n; ++j) bound[j] += abs(f[i * ld + j] * c[i * ld + j]);
+            for (int64_t k = 0; k < columns; ++k) f[i * ld + n + k] = 0;
+            for (int64_t k = 0; k < n; ++k) bound[k] += abs(size[i * ld + k] * c[i * ld + k]);
         }
         multiply<T, kAdd, FIXED>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
     }
@@ -275,8 +285,13 @@ private:
         const Shape& shape = front.shape;
         const int64_t n = at.n, m = at.m, late = at.late, p = shape.p;
         largest_ = max(largest_, n);
-        if (!numbers_.reserve(numbers_end_ + m * (n + 1)) || !index_.reserve(index_end_ + kRecordHeader + n + m + 1) ||
-            !places_.reserve(2 * n) || !flags_.reserve(n) || !off_.reserve(m))
+        if (!index_end_) {
+            const int64_t rows = plan_.rows_size();
+            numbers_.lend(call_.factor + rows, call_.factor_len - rows);
+            index_.lend(call_.index, call_.index_len - 4);
+        }
+        if (!numbers_.reserve(numbers_end_ + m * (n + 1), numbers_end_) ||
+            !index_.reserve(index_end_ + kRecordHeader + n + m + 1, index_end_) || !places_.reserve(2 * n) || !flags_.reserve(n) || !off_.reserve(m))
             return kOutOfMemory;
         T* l = numbers_.data() + numbers_end_;
         if (done) std::memcpy(l, factor_, size_t(done * n) * sizeof(T));
@@ -363,8 +378,10 @@ private:
     int32_t first_null_ = -1;
     T* factor_ = nullptr;  // where the rows of the next front go
     Tally tally_;
-    Buffer<T> work_, stack_, z_, local_, numbers_, off_;
-    Buffer<int32_t> index_, late_, places_;
+    Buffer<T> work_, stack_, z_, local_, off_;
+    Buffer<int32_t> late_, places_;
+    Region<T> numbers_;  // of the records
+    Region<int32_t> index_;
     Buffer<int8_t> flags_;
     Buffer<Waiting> waiting_;
 };

@@ -11,7 +11,7 @@ constexpr int64_t kPanel = 16;
 
 // Eliminate the first q rows of the row-major upper matrix r[n, ld], whose columns n.. are right-hand sides.
 //
-// bound[j] holds the sum of magnitudes that went into the diagonal entry j, and is updated.
+// bound[j], with room for whole vectors, holds the sum of magnitudes that went into the diagonal entry j, and is updated.
 // On return `out` [q, n] holds D on its diagonal and L = D⁻¹U above it; `y` the right-hand sides as rows of L; `schur`, of leading
 // dimension `lds`, the Schur complement of [b | right-hand sides]. `panel` is scratch of kPanel rows. Returns how many rows were eliminated:
 // where that is less than q, the next pivot fails its test, and all rows of r are up to date.
@@ -48,7 +48,11 @@ GNEWT_INLINE int64_t eliminate_rows(T* r, int64_t ld, int64_t q, int64_t n, int6
                         !(abs(l[j] * u[j]) * T(kThreshold) <= max(abs(r[j * ld + j]), bound[j])))
                         return stop(first, k, last);
             }
-            for (int64_t j = k + 1; j < n; ++j) bound[j] += abs(l[j] * u[j]);
+            const T size = carried(abs(d), bound[k]);
+            for (int64_t j = floor_to_vector<T>(k); j < end; j += w) {
+                const Vec<T> v = load(l + j);
+                store(bound + j, load(bound + j) + size * v * v);
+            }
             for (int64_t i = k + 1; i < last; ++i) {
                 T* row = r + i * ld;
                 const T c = l[i];

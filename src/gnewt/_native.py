@@ -1,7 +1,7 @@
 """The native library: sequential planning loops in C++ (cpp/), called through ctypes. Optional.
 
-Every function here has a Python twin that gives the same integers, and that runs where the library is
-absent: `LIBRARY` is None where none was built, or where the environment says `GNEWT_NATIVE=0`.
+Every function here but `lay_out_for_engine` has a Python twin that gives the same integers, and that runs where the
+library is absent: `LIBRARY` is None where none was built, or where the environment says `GNEWT_NATIVE=0`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _out64 = ndpointer(np.int64, ndim=1, flags=("C_CONTIGUOUS", "WRITEABLE"))
 _count = ctypes.POINTER(ctypes.c_int64)
 
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+    "gnewt_join_pairs": (_int, [_int64, _int64, _i64, _i64, _int, _out64, _out32, _count]),
     "gnewt_greedy_order": (
         _int,
         [_int, _int64, _i64, _i32, _i64, _int64, _i64, _i32, _int64, _out32, _count],
@@ -41,12 +42,22 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "gnewt_tree_free": (None, [_pointer]),
     "gnewt_merge_fronts": (
         _int,
-        [_int, _int64, _i32, *[_i64] * 4, _i64, _i32, _i64, _i64, _i32, _i64, _out64],
+        [_int, _int64, _i32, *[_i64] * 4, _i64, _i32, _i64, _i64, _i32, _int64, _i32, _i64, _out64],
     ),
     "gnewt_place_entries": (
         _int,
         [_int64, _i64, _i64, _i64, _int64, _i64, _int64, _i32, _i32, _out64, _out64, _out32, _out32, _count],
     ),
+    "gnewt_layout_make": (
+        _int,
+        [
+            *[_int64, _int64, _int, _int64, _i32],
+            *[_i64, _i32, _i64, _i32, _i32, _i64, _i32, _i32],
+            *[_int64, _i64, _i64, _i64, _i64, _int64, ctypes.POINTER(_pointer), _out64],
+        ],
+    ),
+    "gnewt_layout_copy": (None, [_pointer, _out32]),
+    "gnewt_layout_free": (None, [_pointer]),
     "gnewt_instance_levels": (
         _int,
         [_int64, _i64, _int64, _i64, _i32, _i64, _i32, _int64, _out64, _out64],
@@ -81,6 +92,16 @@ def _load() -> ctypes.CDLL | None:
 
 
 LIBRARY: ctypes.CDLL | None = _load()
+
+
+def join_pairs(num: int, a: np.ndarray, b: np.ndarray, symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return (ptr, idx) of `plan.adjacency.Adjacency.from_pairs`."""
+    assert LIBRARY is not None
+    _check_length(b, len(a))
+    ptr, idx = np.empty(num + 1, np.int64), np.empty(len(a) * (2 if symmetric else 1), np.int32)
+    kept = ctypes.c_int64()
+    _check_status(LIBRARY.gnewt_join_pairs(num, len(a), a, b, int(symmetric), ptr, idx, kept))
+    return ptr, idx[: kept.value].copy()
 
 
 def greedy_order(
@@ -135,19 +156,28 @@ def decompose(
     return parent, frontal_ptr, frontal_idx, separator_ptr, separator_idx
 
 
-def merge_fronts(causal: bool, parent: np.ndarray, *sizes: np.ndarray) -> np.ndarray:
-    """Return the name of each bag's group; the arguments are the fields of `plan.merge.Bags`."""
+def merge_fronts(
+    causal: bool,
+    parent: np.ndarray,
+    scalars: tuple[np.ndarray, ...],
+    links: tuple[np.ndarray, np.ndarray, np.ndarray],
+    separators: tuple[np.ndarray, np.ndarray],
+    items: tuple[np.ndarray, np.ndarray],
+) -> np.ndarray:
+    """Return the name of each bag's group; `plan.merge.Bags` says what the arrays are."""
     assert LIBRARY is not None
     num = len(parent)
-    *scalars, link_ptr, link_bag, link_reads, sep_ptr, sep_bag, sep_pairs = sizes
     for array in scalars:
         _check_length(array, num)
-    for ptr, bag, count in ((link_ptr, link_bag, link_reads), (sep_ptr, sep_bag, sep_pairs)):
+    for ptr in (links[0], separators[0]):
         _check_length(ptr, num + 1)
-        _check_ends(ptr, bag)
-        _check_ends(ptr, count)
+    for idx in (links[1], links[2]):
+        _check_ends(links[0], idx)
+    _check_ends(*separators)
+    _check_length(items[1], len(items[0]))
     top = np.empty(num, np.int64)
-    _check_status(LIBRARY.gnewt_merge_fronts(int(causal), num, parent, *sizes, top))
+    arrays = (parent, *scalars, *links, *separators, len(items[0]), *items, top)
+    _check_status(LIBRARY.gnewt_merge_fronts(int(causal), num, *arrays))
     return top
 
 
@@ -172,6 +202,53 @@ def place_entries(
     status = LIBRARY.gnewt_place_entries(*fronts, *nonzeros, target, entry_ptr, row, col, num_entries)
     _check_status(status)
     return entry_ptr, row[: num_entries.value].copy(), col[: num_entries.value].copy(), target
+
+
+def lay_out_for_engine(
+    num_inputs: int,
+    num_slots: int,
+    causal: bool,
+    fronts: tuple[np.ndarray, ...],
+    nonzeros: tuple[np.ndarray, ...],
+    num_sources: int,
+) -> tuple[np.ndarray, int, int]:
+    """Return the array that the engine reads, and how many numbers and integers a factor takes.
+
+    Args:
+        fronts: the arrays of `graph.Plan` from `parent` to `entry_col`.
+        nonzeros: its `source`, `target`, `pair_entry` and `input_entry`.
+    """
+    assert LIBRARY is not None
+    parent, elim_ptr, elim_idx, sep_ptr, sep_idx, sep_pos, entry_ptr, entry_row, entry_col = fronts
+    for ptr, *lists in (
+        (elim_ptr, elim_idx),
+        (sep_ptr, sep_idx, sep_pos),
+        (entry_ptr, entry_row, entry_col),
+    ):
+        _check_length(ptr, len(parent) + 1)
+        for idx in lists:
+            _check_ends(ptr, idx)
+    source, target, pair_entry, input_entry = nonzeros
+    for array, length in (
+        (target, len(source)),
+        (pair_entry, num_slots - num_inputs),
+        (input_entry, num_inputs),
+    ):
+        _check_length(array, length)
+    layout, sizes = ctypes.c_void_p(), np.zeros(3, np.int64)
+    head = (num_inputs, num_slots, int(causal), len(parent))
+    status = LIBRARY.gnewt_layout_make(
+        *head, *fronts, len(source), *nonzeros, num_sources, ctypes.byref(layout), sizes
+    )
+    if status == _OVER_LIMIT:
+        raise OverflowError("the plan is too large for the native engine: its indices exceed 31 bits")
+    _check_status(status)
+    try:
+        array = np.empty(int(sizes[0]), np.int32)
+        LIBRARY.gnewt_layout_copy(layout, array)
+    finally:
+        LIBRARY.gnewt_layout_free(layout)
+    return array, int(sizes[1]), int(sizes[2])
 
 
 def instance_levels(

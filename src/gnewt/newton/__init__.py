@@ -6,6 +6,7 @@ from gnewt.newton.line_search import LineSearch
 from gnewt.newton.loop import STATUSES, Record
 from gnewt.newton.minimize import minimize
 from gnewt.newton.objective import Objective, Point
+from gnewt.newton.progress import Progress
 from gnewt.newton.result import Result
 from gnewt.newton.step import STEP_STATUSES, StepInfo, describe, factorize, newton_step
 from gnewt.newton.system import System, system_of
@@ -19,6 +20,7 @@ __all__ = [
     "LineSearch",
     "Objective",
     "Point",
+    "Progress",
     "Record",
     "Result",
     "StepInfo",

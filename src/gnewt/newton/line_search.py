@@ -58,6 +58,10 @@ class LineSearch:
         """Nothing is known."""
         return Memory(jnp.zeros((), x.dtype), jnp.ones((), x.dtype))
 
+    def resume(self, memory: Memory) -> Memory:
+        """Go on with the shift."""
+        return Memory(memory.shift, jnp.ones_like(memory.longest))
+
     def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
         """Factorise until the inertia says positive definite, then backtrack."""
         gradient = problem.gradient(models)

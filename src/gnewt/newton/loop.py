@@ -117,6 +117,10 @@ class Search(Protocol):
         """Return the memory that is handed on from step to step: a radius, the last shift."""
         ...
 
+    def resume(self, memory: Any) -> Any:
+        """Keep of an earlier run's memory what is true of another objective, too."""
+        ...
+
     def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Any) -> Proposal:
         """Choose a point from the derivatives at x, and values of f."""
         ...
@@ -157,16 +161,28 @@ class Limits(NamedTuple):
 
 
 def start(
-    problem: Problem, search: Search, x: Array, models: LocalModels, tol: Any, max_steps: Any
+    problem: Problem,
+    search: Search,
+    x: Array,
+    models: LocalModels,
+    tol: Any,
+    max_steps: Any,
+    memory: Any = None,
 ) -> tuple[State, Limits]:
-    """Begin at x. The threshold is tol·max(1, ‖g(x₀)‖∞/1000), the second for bad scaling."""
+    """Begin at x. The threshold is tol·max(1, ‖g(x₀)‖∞/1000), the second for bad scaling.
+
+    Args:
+        memory: what the last step of an earlier run left, to go on from there; of no use to another search.
+    """
     size = largest(problem.gradient(models))
     limits = Limits(tol * jnp.maximum(1.0, 1e-3 * size), jnp.asarray(max_steps, jnp.int32))
     nan, zero = jnp.full((), jnp.nan, x.dtype), jnp.zeros((), jnp.int32)
     record = Record(nan, nan, nan, nan, nan, jnp.full(3, -1, jnp.int32))
     code = jnp.where(size <= limits.gradient, CONVERGED, jnp.where(limits.max_steps <= 0, MAX_STEPS, RUNNING))
     code = jnp.where(all_finite(models), code, NONFINITE).astype(jnp.int32)
-    memory = search.begin(problem, x, models)
+    fresh = search.begin(problem, x, models)
+    same = jax.tree_util.tree_structure(memory) == jax.tree_util.tree_structure(fresh)
+    memory = search.resume(memory) if same else fresh
     return State(zero, x, models, memory, code, zero, zero + 1, record), limits
 
 
@@ -198,9 +214,11 @@ def advance(problem: Problem, search: Search, limits: Limits, state: State) -> S
     return settle(problem, search, limits, state, proposal, after)
 
 
-def run(problem: Problem, search: Search, x: Array, tol: Any, max_steps: int) -> tuple[State, Record]:
+def run(
+    problem: Problem, search: Search, x: Array, tol: Any, max_steps: int, memory: Any = None
+) -> tuple[State, Record]:
     """Run to the end inside jit; the history has max_steps rows, NaN behind the last step."""
-    state, limits = start(problem, search, x, problem.models(x), tol, max_steps)
+    state, limits = start(problem, search, x, problem.models(x), tol, max_steps, memory)
     rows = jax.tree_util.tree_map(lambda r: jnp.broadcast_to(r, (max_steps, *r.shape)), state.record)
 
     def once(carry: tuple[State, Record]) -> tuple[State, Record]:

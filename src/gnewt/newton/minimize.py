@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from gnewt._typing import PyTree
 from gnewt.graph import Graph, Structure
-from gnewt.kkt import LocalModels
 from gnewt.newton.check import self_check
 from gnewt.newton.factor import Factor, Inertia
 from gnewt.newton.loop import (
+    MAX_STEPS,
     NONFINITE,
     RUNNING,
+    STATUSES,
     Problem,
     Proposal,
     Record,
@@ -30,6 +32,7 @@ from gnewt.newton.loop import (
     start,
 )
 from gnewt.newton.objective import Objective, Point
+from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result
 from gnewt.newton.system import System, system_of
 from gnewt.newton.trust_region import TrustRegion
@@ -48,16 +51,19 @@ def minimize(
     curvature: str = "exact",
     engine: str = "auto",
     verbose: bool = False,
+    callback: Callable[[Progress], Any] | None = None,
+    time_limit: float = float("inf"),
     check: bool = True,
 ) -> Result:
     """Minimise the objective by Newton's method. Works on the host, inside `jit`, and under `vmap`.
 
     Each step factorises H + μI with a μ whose inertia certifies positive definiteness, so that the step is a
-    descent direction.
+    descent direction. A run that is interrupted (from the keyboard, by the time limit, by the callback) returns the
+    best iterate so far.
 
     Args:
         target: the objective: a JAX function `f(x, *args)` of any pytree x, or a `gnewt.Graph`.
-        x0: start, in the form of the inputs.
+        x0: start, in the form of the inputs; or a `Result`, to go on from it with its radius.
         args: further arguments of the function, held fixed.
         search: how steps are kept safe; `TrustRegion()` unless given.
         has_aux: the function returns `(value, aux)`; aux is ignored.
@@ -66,46 +72,77 @@ def minimize(
         order: elimination order, as in `newton_step`.
         curvature: `"exact"`, or `"gauss_newton"`, which keeps the curvature of the losses only.
         engine: `"auto"`, or one of `gnewt.kkt.ENGINES`.
-        verbose: print a line per step to standard error (not inside jit).
+        verbose: show a row per step on standard error (not inside jit).
+        callback: called with a `Progress` after each step; the run stops if it returns True (not inside jit).
+        time_limit: seconds after which no further step is begun (not inside jit).
         check: compare a new structure with JAX's derivatives of the function, once (not inside jit).
     """
     objective = Objective(target, 0, has_aux)
-    point = objective.at((x0, *args))
+    begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
+    point = objective.at((begin_at, *args))
     system = system_of(point, objective.slots(order), curvature, engine)
     search = TrustRegion() if search is None else search
     if point.is_traced:
-        state, rows = run(Problem(system, point), search, point.x, tol, max_steps)
+        state, rows = run(Problem(system, point), search, point.x, tol, max_steps, memory)
         return _result(system, state, rows, None)
-    return _from_host(system, point, search, tol, max_steps, check, verbose)
+    host = _Host(system, search, callback, time_limit, Reporter(verbose))
+    return host.run(point, tol, max_steps, memory, check)
 
 
-def _from_host(
-    system: System, point: Point, search: Search, tol: float, max_steps: int, check: bool, verbose: bool
-) -> Result:
-    begin, propose, finish = system.structure.memo(("loop", system, search), lambda: _compile(system, search))
-    operands = system.operands
-    models = system.linearize(point)
-    state, limits = begin(operands, point, models, tol, max_steps)
-    if int(state.code) == NONFINITE:
-        bad = system.nonfinite(point, state.models)
-        detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
-        return dataclasses.replace(_result(system, state, (), None), detail=detail)
-    if check:
-        system.structure.memo(("checked", system.curvature), lambda: self_check(system, point, models))
-    history: list[Record] = []
-    while int(state.code) == RUNNING:
-        before = int(state.step)
-        proposal = propose(operands, point, state)
-        there = dataclasses.replace(point, x=proposal.x)
-        after = system.linearize(there) if bool(proposal.wanted) else state.models
-        state = finish(operands, point, limits, state, proposal, after)
-        if int(state.step) > before:
-            history.append(_on_host(state.record))
-            if verbose:
-                print(_line(before, history[-1]), file=sys.stderr)
-    last = dataclasses.replace(point, x=state.x)
-    raw, numbers = system.factor_solve(state.models, 0.0, -state.models.duals[: system.structure.num_inputs])
-    return _result(system, state, tuple(history), Factor(last, state.models, numbers, 0.0, raw, system))
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Host:
+    """The loop from the host: with progress, and with ways to stop it."""
+
+    system: System
+    search: Search
+    callback: Callable[[Progress], Any] | None
+    time_limit: float
+    reporter: Reporter
+
+    def run(self, point: Point, tol: float, max_steps: int, memory: Any, check: bool) -> Result:
+        system, began = self.system, time.monotonic()
+        key = ("loop", system, self.search)
+        begin, propose, finish = system.structure.memo(key, lambda: _compile(system, self.search))
+        models = system.linearize(point)
+        state, limits = begin(system.operands, point, models, tol, max_steps, memory)
+        if int(state.code) == NONFINITE:
+            bad = system.nonfinite(point, state.models)
+            detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
+            return dataclasses.replace(_result(system, state, (), None), detail=detail)
+        if check:
+            system.structure.memo(("checked", system.curvature), lambda: self_check(system, point, models))
+        history: list[Record] = []
+        ended = None
+        try:
+            with self.reporter as reporter:
+                while int(state.code) == RUNNING and ended is None:
+                    before = int(state.step)
+                    proposal = propose(system.operands, point, state)
+                    there = dataclasses.replace(point, x=proposal.x)
+                    after = system.linearize(there) if bool(proposal.wanted) else state.models
+                    state = finish(system.operands, point, limits, state, proposal, after)
+                    if int(state.step) > before:
+                        history.append(_on_host(state.record))
+                        reporter.show(before, history[-1])
+                        ended = self._asked_to_stop(state, history[-1])
+                    if ended is None and time.monotonic() - began > self.time_limit:
+                        ended = "time_limit"
+        except KeyboardInterrupt:
+            ended = "interrupted"
+        if ended is not None and int(state.code) in (RUNNING, MAX_STEPS):
+            state = state._replace(code=jnp.asarray(STATUSES.index(ended), jnp.int32))
+        last = dataclasses.replace(point, x=state.x)
+        gradient = state.models.duals[: system.structure.num_inputs]
+        raw, numbers = system.factor_solve(state.models, 0.0, -gradient)
+        return _result(system, state, tuple(history), Factor(last, state.models, numbers, 0.0, raw, system))
+
+    def _asked_to_stop(self, state: State, record: Record) -> str | None:
+        if self.callback is None:
+            return None
+        structure = self.system.structure
+        size = float(largest(state.models.duals[: structure.num_inputs]))
+        seen = Progress(int(state.step), structure.unravel(state.x), float(state.models.value), size, record)
+        return "stopped" if self.callback(seen) is True else None
 
 
 def _compile(system: System, search: Search) -> tuple[Any, Any, Any]:
@@ -114,8 +151,8 @@ def _compile(system: System, search: Search) -> tuple[Any, Any, Any]:
     def problem_of(operands: Any, point: Point) -> Problem:
         return Problem(system.bind(operands), point)
 
-    def begin(operands: Any, point: Point, models: LocalModels, tol: Any, max_steps: Any) -> Any:
-        return start(problem_of(operands, point), search, point.x, models, tol, max_steps)
+    def begin(operands: Any, point: Point, *args: Any) -> Any:
+        return start(problem_of(operands, point), search, point.x, *args)
 
     def propose(operands: Any, point: Point, state: State) -> Proposal:
         return search.propose(problem_of(operands, point), state.x, state.models, state.memory)
@@ -136,6 +173,7 @@ def _result(system: System, state: State, history: Any, factor: Factor | None) -
         num_factorizations=state.factorizations,
         num_evaluations=state.evaluations,
         history=history,
+        memory=state.memory,
         factor=factor,
     )
     if isinstance(state.code, Tracer):
@@ -152,10 +190,3 @@ def _result(system: System, state: State, history: Any, factor: Factor | None) -
 def _on_host(record: Record) -> Record:
     counts = Inertia(*np.asarray(record.inertia).tolist())
     return Record(*(float(v) for v in record[:-1]), inertia=counts)
-
-
-def _line(step: int, record: Record) -> str:
-    return (
-        f"{step:4d}  f = {record.value: .10e}  |g| = {record.grad_norm:.2e}  "
-        f"shift = {record.shift:.1e}  ratio = {record.ratio:.1e}  inertia {tuple(record.inertia)}"
-    )

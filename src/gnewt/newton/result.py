@@ -46,6 +46,8 @@ class Result:
     """Evaluations of the objective, those of the search included."""
     history: Any
     """A `Record` for every step; inside jit one Record of arrays with max_steps rows, NaN behind the last."""
+    memory: Any
+    """What the search would have gone on with: its radius. `minimize(f, res)` uses it."""
     factor: Factor | None
     """H at `x`, eliminated (not inside jit): its inertia says whether `x` is a minimum."""
     detail: str = dataclasses.field(default="", metadata={"static": True})

@@ -57,6 +57,10 @@ class TrustRegion:
         radius = jnp.maximum(1.0, jnp.linalg.norm(x)) if self.radius is None else jnp.asarray(self.radius)
         return Memory(radius.astype(x.dtype), jnp.zeros((), x.dtype), begin_spectrum(problem, x))
 
+    def resume(self, memory: Memory) -> Memory:
+        """Go on with the radius."""
+        return Memory(memory.radius, jnp.zeros_like(memory.shift), forget(memory.spectrum))
+
     def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
         """Solve the subproblem, and evaluate f there."""
         known = memory.spectrum.inertia[0] >= 0  # the model was tried before, with a larger ball

@@ -6,6 +6,8 @@ import dataclasses
 
 import numpy as np
 
+from gnewt import _native
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Adjacency:
@@ -31,7 +33,9 @@ class Adjacency:
     @classmethod
     def from_pairs(cls, num_vertices: int, a: np.ndarray, b: np.ndarray, symmetric: bool = True) -> Adjacency:
         """Build from edges (a[i], b[i]); duplicates and self loops are dropped."""
-        a, b = np.asarray(a, np.int64), np.asarray(b, np.int64)
+        a, b = np.ascontiguousarray(a, np.int64), np.ascontiguousarray(b, np.int64)
+        if _native.LIBRARY is not None:
+            return cls(*_native.join_pairs(num_vertices, a, b, symmetric))
         if symmetric:
             a, b = np.concatenate([a, b]), np.concatenate([b, a])
         key = np.sort((a * num_vertices + b)[a != b])  # np.unique would hash first, then sort

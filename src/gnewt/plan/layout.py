@@ -149,22 +149,11 @@ def _sort_by_slot(
     """Order the unknowns of every front of a causal plan: x of its pairs, their λ, inputs; each by slot.
 
     Numbers of one family then lie in a front as they lie in the sources. Pairs that read other pairs of the front
-    still come before them: the elimination falls into runs inside which none reads another.
+    still come before them.
     """
     items, is_pair = tree.frontal_idx, ~graph.is_input[tree.frontal_idx // 2]
     front = np.repeat(np.arange(tree.num_bags), np.diff(tree.frontal_ptr))
-    at = np.empty(graph.num_vertices, np.int64)
-    at[items[::-1] // 2] = np.arange(len(items))[::-1]  # x comes before λ
-    reader = np.repeat(np.arange(graph.num_vertices), np.diff(graph.reads.ptr))
-    inside = front[at[reader]] == front[at[graph.reads.idx]]
-    last_reader = np.full(len(items), -1, np.int64)
-    np.maximum.at(last_reader, at[graph.reads.idx[inside]], at[reader[inside]])
-    starts, begin = np.zeros(len(items), bool), -1
-    for place in np.flatnonzero((last_reader >= 0) & is_pair).tolist():
-        if last_reader[place] >= begin:
-            begin = place
-            starts[place] = True
-    run = np.cumsum(starts)[at[items // 2]]
+    run = _independent_runs(graph, items, front)
     part = np.where(is_pair, items % 2, 2)
     group = np.lexsort((run, part, front))
     changes = np.zeros(len(items), np.int64)
@@ -174,8 +163,28 @@ def _sort_by_slot(
     number[group] = np.cumsum(changes)
     slot = np.where(elim_idx < num_slots, elim_idx, elim_idx - num_slots + num_inputs)
     key = np.sort(np.repeat(number, graph.sizes[items // 2]) * num_slots + slot, kind="stable")
-    dual = part[group][np.searchsorted(np.cumsum(changes), key // num_slots)] == 1
+    part_of_group = part[group][np.flatnonzero(np.diff(np.cumsum(changes), prepend=-1))]
+    dual = part_of_group[key // num_slots] == 1
     return np.where(dual, key % num_slots + num_slots - num_inputs, key % num_slots).astype(np.int32)
+
+
+def _independent_runs(graph: KKTGraph, items: np.ndarray, front: np.ndarray) -> np.ndarray:
+    """Cut the pairs of each front, in the order of their elimination, into runs in which none reads another."""
+    place = np.arange(len(items))
+    at = np.empty(graph.num_vertices, np.int64)
+    at[items[::-1] // 2] = place[::-1]  # of x, which comes before λ
+    reader = at[np.repeat(np.arange(graph.num_vertices), np.diff(graph.reads.ptr))]
+    read = at[graph.reads.idx]
+    inside = (front[reader] == front[read]) & ~graph.is_input[graph.reads.idx]
+    last_reader = np.full(len(items), -1, np.int64)
+    np.maximum.at(last_reader, read[inside], reader[inside])
+    begins, begin = np.zeros(len(items), bool), -1
+    of_interest = np.flatnonzero(last_reader >= 0)
+    for i, reader_at in zip(of_interest.tolist(), last_reader[of_interest].tolist(), strict=True):
+        if reader_at >= begin:
+            begin = i
+            begins[i] = True
+    return np.cumsum(begins)[at[items // 2]]
 
 
 def _vertex_order(graph: KKTGraph, position: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Merge small fronts: a child joins its parent where the modelled time falls (relaxed amalgamation).
+"""Merge small fronts where the modelled time falls: a child with its parent, or leaves alike with each other.
 
 An order names single vertices, and a state of twelve scalars whose components couple differently is several of
 them. Their fronts are small, and a front costs time before its first flop: one front per stage is faster, though it
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import itertools
 
 import numpy as np
 
@@ -77,23 +78,23 @@ class Bags:
     link_reads: np.ndarray
     """CSR: ... between a pair of this bag and a pair of another."""
     sep_ptr: np.ndarray
-    sep_bag: np.ndarray
-    sep_pairs: np.ndarray
-    """CSR: for each item of the separator the bag that eliminates it, and its scalars if they are pairs, else 0."""
+    sep_item: np.ndarray
+    """CSR: items of the separator."""
+    bag_of_item: np.ndarray
+    """int32: the bag that eliminates an item."""
+    pairs_of_item: np.ndarray
+    """int64: scalars of an item x_v if they have duals, else 0."""
 
 
 def merge_fronts(graph: KKTGraph, tree: TreeDecomposition, causal: bool) -> TreeDecomposition:
     """Merge bags of a tree whose items are x_v (2v) and λ_v (2v + 1). Once per plan, about O(Σ|ξ| log B).
 
-    Greedy: the child and parent that save most go first, the lower child among equals. Every merge lowers the
-    modelled time of the whole. The bags of the result are in postorder.
+    First leaves with the same parent and the same separator are put together (a star has thousands), then children
+    join their parents, greedily: those that save most go first, the lower child among equals. Every merge lowers
+    the modelled time of the whole. The bags of the result are in postorder.
     """
     bags = describe_bags(graph, tree, causal)
-    if _native.LIBRARY is not None:
-        fields = [getattr(bags, field.name) for field in dataclasses.fields(bags)]
-        top = _native.merge_fronts(*fields)
-    else:
-        top = _Merger(bags).run()
+    top = _name_groups(bags) if _native.LIBRARY is not None else Merger(bags).run()
     # The last bag of a group names it, so that ascending names are a postorder again.
     num = tree.num_bags
     kept = np.flatnonzero(top == np.arange(num))
@@ -111,30 +112,24 @@ def merge_fronts(graph: KKTGraph, tree: TreeDecomposition, causal: bool) -> Tree
     )
 
 
-def modelled_time(bags: Bags) -> int:
-    """Time of a whole elimination."""
-    merger = _Merger(bags)
-    return sum(merger.time([i], merger.children[i]) for i in range(len(bags.parent)))
-
-
 def describe_bags(graph: KKTGraph, tree: TreeDecomposition, causal: bool) -> Bags:
     """Sizes and reads of the bags. Vectorised."""
-    num = tree.num_bags
-    vertex = tree.frontal_idx // 2
-    size, other = graph.sizes[vertex], tree.separator_idx // 2
-    b = sum_rows(tree.separator_ptr, graph.sizes[other])
-    none, nothing = np.zeros(num, np.int64), np.zeros(0, np.int64)
+    num, size = tree.num_bags, np.repeat(graph.sizes, 2)
+    p = sum_rows(tree.frontal_ptr, size[tree.frontal_idx] * (tree.frontal_idx % 2))
+    q = sum_rows(tree.frontal_ptr, size[tree.frontal_idx]) - p
+    b = sum_rows(tree.separator_ptr, size[tree.separator_idx])
+    bag_of_item = np.full(len(size), -1, np.int32)
+    bag_of_item[tree.frontal_idx] = np.repeat(np.arange(num), np.diff(tree.frontal_ptr))
+    items = tree.separator_ptr, tree.separator_idx, bag_of_item
     if not causal:
-        q = sum_rows(tree.frontal_ptr, size)
-        no_rows = np.zeros(num + 1, np.int64), nothing.astype(np.int32), nothing
-        return Bags(False, tree.parent, none, q, b, none, *no_rows, *no_rows)
-    p = sum_rows(tree.frontal_ptr, size * (tree.frontal_idx % 2))
-    q = sum_rows(tree.frontal_ptr, size * graph.is_input[vertex])
-    bag_of = np.empty(graph.num_vertices, np.int32)
-    bag_of[vertex] = np.repeat(np.arange(num), np.diff(tree.frontal_ptr))
-    pairs = graph.sizes[other] * ~graph.is_input[other]
-    reads = _reads_between(graph, bag_of, num)
-    return Bags(True, tree.parent, p, q, b, *reads, tree.separator_ptr, bag_of[other], pairs)
+        none, nothing = np.zeros(num, np.int64), np.zeros(0, np.int64)
+        no_links = np.zeros(num + 1, np.int64), nothing.astype(np.int32), nothing
+        return Bags(
+            False, tree.parent, none, p + q, b, none, *no_links, *items, np.zeros(len(size), np.int64)
+        )
+    reads = _reads_between(graph, bag_of_item[::2], num)
+    pairs = size * np.repeat(~graph.is_input, 2)
+    return Bags(True, tree.parent, p, q - p, b, *reads, *items, pairs)
 
 
 def _reads_between(
@@ -153,11 +148,22 @@ def _reads_between(
     return inside, between.ptr, between.idx, np.bincount(at, count[apart], len(key)).astype(np.int64)
 
 
+def _name_groups(bags: Bags) -> np.ndarray:
+    return _native.merge_fronts(
+        bags.causal,
+        bags.parent,
+        (bags.p, bags.q, bags.b, bags.reads),
+        (bags.link_ptr, bags.link_bag, bags.link_reads),
+        (bags.sep_ptr, bags.sep_item),
+        (bags.bag_of_item, bags.pairs_of_item),
+    )
+
+
 def _starts(counts: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
 
-class _Merger:
+class Merger:
     """Groups of bags, each named by its highest one."""
 
     def __init__(self, bags: Bags) -> None:
@@ -166,7 +172,9 @@ class _Merger:
         self.p, self.q, self.b = bags.p.tolist(), bags.q.tolist(), bags.b.tolist()
         self.reads = bags.reads.tolist()
         self.links = [v.tolist() for v in (bags.link_ptr, bags.link_bag, bags.link_reads)]
-        self.separators = [v.tolist() for v in (bags.sep_ptr, bags.sep_bag, bags.sep_pairs)]
+        self.bag_of, self.pairs_of = bags.bag_of_item.tolist(), bags.pairs_of_item.tolist()
+        ptr, items = bags.sep_ptr.tolist(), bags.sep_item.tolist()
+        self.separator = [items[a:z] for a, z in itertools.pairwise(ptr)]
         num = len(self.parent)
         self.into = list(range(num))
         self.members = [[i] for i in range(num)]
@@ -201,8 +209,7 @@ class _Merger:
 
     def hits(self, k: int, group: list[int]) -> int:
         """Scalars of the separator of k that are pairs of the group."""
-        ptr, bag, pairs = self.separators
-        return sum([pairs[i] for i in range(ptr[k], ptr[k + 1]) if self.find(bag[i]) in group])
+        return sum([self.pairs_of[i] for i in self.separator[k] if self.find(self.bag_of[i]) in group])
 
     def crossing(self, c: int, up: int) -> int:
         """Reads of pairs of `up` by pairs of c."""
@@ -240,19 +247,43 @@ class _Merger:
         self.p[up] += self.p[c]
         self.q[up] += self.q[c]
         self.members[up] += self.members[c]
-        self.children[up] = [k for k in self.children[up] if k != c] + self.children[c]
         self.into[c] = up
+
+    def join_twins(self, up: int) -> None:
+        """Merge leaves below one bag that have the same separator, in rounds: two by two, those two by two, ..."""
+        leaves = sorted((self.separator[k], k) for k in self.children[up] if not self.children[k])
+        for _, same in itertools.groupby(leaves, lambda leaf: leaf[0]):
+            group, before = [k for _, k in same], 0
+            while len(group) != before:
+                before = len(group)
+                for a, z in zip(group[:-1:2], group[1::2], strict=True):
+                    if self.twins_save(a, z):
+                        self.join(a, z)
+                group = [k for k in group if self.into[k] == k]
+        self.children[up] = [k for k in self.children[up] if self.into[k] == k]
+
+    def twins_save(self, a: int, z: int) -> bool:
+        p, q, b = self.p[a] + self.p[z], self.q[a] + self.q[z], self.b[z]
+        if p + q + b > LARGE:
+            return False
+        if not self.causal:
+            return free_time(q, b) < free_time(self.q[a], b) + free_time(self.q[z], b)
+        apart = sum(causal_time(self.p[i], self.q[i], b, self.reads[i], False) for i in (a, z))
+        together = causal_time(p, q, b, self.reads[a] + self.reads[z], False)
+        return together < apart + message_time(b, False)
 
     def run(self) -> np.ndarray:
         """Merge all that pays; return the name of each bag's group."""
         heap: list[tuple[int, int]] = []
 
         def offer(c: int) -> None:
-            if self.parent[c] >= 0:
+            if self.into[c] == c and self.parent[c] >= 0:
                 saved = self.saved(c, self.find(self.parent[c]))
                 if saved > 0:
                     heapq.heappush(heap, (-saved, c))
 
+        for up in range(len(self.parent)):
+            self.join_twins(up)
         for c in range(len(self.parent)):
             offer(c)
         while heap:
@@ -267,6 +298,7 @@ class _Merger:
                 continue
             near = self.children[c][:FEW]
             self.join(c, up)
+            self.children[up] = [k for k in self.children[up] if k != c] + self.children[c]
             for k in (up, *near):
                 offer(k)
         return np.array([self.find(i) for i in range(len(self.parent))], np.int64)
