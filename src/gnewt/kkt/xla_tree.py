@@ -6,6 +6,7 @@ parent. Right-hand sides and solutions live in one array over all unknowns; bare
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -47,9 +48,8 @@ class Tree:
             here = magnitude.at[ids].get(mode="fill", fill_value=0)
             shifts = jnp.where(ids[:, 2 * shape.m : shape.q] < layout.num_unknowns, shift, 0)
             inputs = (matrix, numbers[part["f"]], numbers[part["g"]], here, shifts)
-            gains, pivots, message = _unless_absent(
-                lambda *a: eliminate(shape, layout.nesting[i], *a, eps), block, part["has"], inputs
-            )
+            run_block = functools.partial(eliminate, shape, layout.nesting[i], eps=eps)
+            gains, pivots, message = _unless_absent(run_block, block, part["has"], inputs)
             if shape.b:
                 place = part["row"][:, :, None] + part["col"][:, None, :]
                 pool = pool.at[place].add(message.schur, mode="drop")
