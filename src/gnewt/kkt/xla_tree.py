@@ -104,9 +104,9 @@ class Tree:
             r = z.at[part["ids"]].get(mode="fill", fill_value=0)
             pulled = jnp.swapaxes(kept.f, 1, 2) @ r[:, :p]
             t = pulled[:, :q] + r[:, p : p + q]
-            y = kept.inverse @ t - r[:, p : p + q]
+            z = z.at[part["ids"][:, p : p + q]].set(kept.inverse @ t, mode="drop")
             passed = pulled[:, q:] - jnp.swapaxes(kept.x, 1, 2) @ t
-            return z.at[part["ids"][:, p:]].add(jnp.concatenate([y, passed], axis=1), mode="drop")
+            return z.at[part["ids"][:, p + q :]].add(passed, mode="drop")
 
         def down(z: Array, part: dict[str, Any], kept: Gains, block: Block) -> Array:
             p, q = block.shape.p, block.shape.q
