@@ -6,7 +6,7 @@
 At the start point and at a randomly perturbed one: f, g and H·v of the structure against JAX's derivatives of
 the function; then the Newton step, with ‖Hδ + g‖/‖g‖ from a Hessian-vector product of the function.
 Times are seconds of one process on one thread: trace and plan of a structure, compile (first call minus
-second) and evaluation of the local models, one factorisation and solve with the reference engine.
+second) and evaluation of the local models, one factorisation, solve and refinement.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _at_point(objective: Objective, x: np.ndarray, row: dict[str, Any]) -> dict[
     _worst(row, "grad_error", np.asarray(models.duals[: structure.num_inputs]), gradient)
     _worst(row, "hv_error", ours, curved)
     begin = time.perf_counter()
-    factor = gnewt.Factor(system, point, models, system.factorize(models), 0.0)
-    info = describe(factor)
+    step, numbers = system.factor_solve(models, 0.0, -models.duals[: structure.num_inputs])
+    info = describe(gnewt.Factor(point, models, numbers, 0.0, step, system))
     return {
         "status": info.status,
         "residual": info.residual,

@@ -17,7 +17,7 @@ enum Status : int32_t {
 enum Mode : int32_t { kNone = 0, kCausal = 1, kGeneral = 2 };
 
 enum InfoField { kStatus, kPositive, kNegative, kZero, kDelayed, kKept, kMode, kFirstNull, kInfoSize };
-enum RealField { kLogDet, kSmallestPivot, kRealSize };
+enum RealField { kLogDet, kSmallestPivot, kShift, kRealSize };
 
 template <class T>
 struct Call {
@@ -39,7 +39,7 @@ struct Call {
     int8_t* null;   // [unknowns]
 };
 
-// Another right-hand side for a factor that was kept.
+// Another right-hand side. A factor that was not kept, because it outgrew its buffers, is made again.
 template <class T>
 struct SolveCall {
     const int32_t* plan;
@@ -51,6 +51,7 @@ struct SolveCall {
     const int32_t* index;
     int64_t index_len;
     const int32_t* info;
+    const T* real;
     const T* rhs;
     int64_t num_inputs;
     int64_t columns;

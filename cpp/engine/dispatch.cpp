@@ -29,3 +29,20 @@ const Engine& chosen_engine() {
 }
 
 }  // namespace gnewt::engine
+
+// The engine without XLA, for tests and for other hosts: `call` is a Call or a SolveCall of double, or of float if `single`.
+extern "C" __attribute__((visibility("default"))) void gnewt_engine_factor(int single, const void* call) {
+    using namespace gnewt::engine;
+    if (single)
+        chosen_engine().factor_f32(*static_cast<const Call<float>*>(call));
+    else
+        chosen_engine().factor_f64(*static_cast<const Call<double>*>(call));
+}
+
+extern "C" __attribute__((visibility("default"))) void gnewt_engine_solve(int single, const void* call) {
+    using namespace gnewt::engine;
+    if (single)
+        chosen_engine().solve_f32(*static_cast<const SolveCall<float>*>(call));
+    else
+        chosen_engine().solve_f64(*static_cast<const SolveCall<double>*>(call));
+}

@@ -70,7 +70,7 @@ ffi::Error factor_solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi:
     if (!plans.fits(batch) || plans.size() != int64_t(plan.element_count()))
         return ffi::Error::InvalidArgument("gnewt: one plan serves a whole batch");
     if (!source.fits(batch) || !shifts.fits(batch) || !given.fits(batch) || given.size() != n * columns ||
-        infos.size() != kInfoSize || reals.size() != kRealSize)
+        infos.size() != kInfoSize || reals.size() != kRealSize || integers.size() < 4)
         return ffi::Error::InvalidArgument("gnewt: operands of factor_solve do not fit together");
     const int32_t* p = plan.typed_data();
     if (plans.size() < 4 || nulls.size() != 2 * int64_t(p[3]) - p[2])
@@ -85,23 +85,23 @@ ffi::Error factor_solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi:
 
 template <ffi::DataType D>
 ffi::Error solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer<D> factor, ffi::Buffer<ffi::S32> index,
-                 ffi::Buffer<ffi::S32> info, ffi::Buffer<D> rhs, ffi::ResultBuffer<D> solution) {
+                 ffi::Buffer<ffi::S32> info, ffi::Buffer<D> real, ffi::Buffer<D> rhs, ffi::ResultBuffer<D> solution) {
     using T = ffi::NativeType<D>;
     const auto dims = solution->dimensions();
     if (dims.size() < 2) return ffi::Error::InvalidArgument("gnewt: the right-hand side must have shape [..., N, columns]");
     const ffi::Span<const int64_t> batch(dims.begin(), dims.size() - 2);
     const int64_t n = dims[dims.size() - 2], columns = dims[dims.size() - 1];
-    const Batched plans(plan, 1), source(sources, 1), numbers(factor, 1), integers(index, 1), infos(info, 1), given(rhs, 2),
-        out(*solution, 2);
+    const Batched plans(plan, 1), source(sources, 1), numbers(factor, 1), integers(index, 1), infos(info, 1), reals(real, 1),
+        given(rhs, 2), out(*solution, 2);
     if (!plans.fits(batch) || plans.size() != int64_t(plan.element_count()) || !source.fits(batch) || !numbers.fits(batch) ||
-        !integers.fits(batch) || !infos.fits(batch) || !given.fits(batch) || given.size() != n * columns ||
-        infos.size() != kInfoSize)
+        !integers.fits(batch) || !infos.fits(batch) || !reals.fits(batch) || !given.fits(batch) || given.size() != n * columns ||
+        infos.size() != kInfoSize || reals.size() != kRealSize || integers.size() < 4)
         return ffi::Error::InvalidArgument("gnewt: operands of solve do not fit together");
     const int64_t elements = count(batch);
     for (int64_t e = 0; e < elements; ++e)
         run(SolveCall<T>{plan.typed_data(), plans.size(), source.at(e, batch), source.size(), numbers.at(e, batch),
-                         numbers.size(), integers.at(e, batch), integers.size(), infos.at(e, batch), given.at(e, batch), n,
-                         columns, out.at(e, batch)});
+                         numbers.size(), integers.at(e, batch), integers.size(), infos.at(e, batch), reals.at(e, batch),
+                         given.at(e, batch), n, columns, out.at(e, batch)});
     return ffi::Error::Success();
 }
 
@@ -128,6 +128,7 @@ auto bind_solve() {
         .template Arg<ffi::Buffer<D>>()
         .template Arg<ffi::Buffer<ffi::S32>>()
         .template Arg<ffi::Buffer<ffi::S32>>()
+        .template Arg<ffi::Buffer<D>>()
         .template Arg<ffi::Buffer<D>>()
         .template Ret<ffi::Buffer<D>>();
 }

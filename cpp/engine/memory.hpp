@@ -44,6 +44,34 @@ private:
     int64_t capacity_ = 0;
 };
 
+// An array in memory of the caller, which moves to memory of its own where that is too small.
+template <class T>
+class Region {
+public:
+    void lend(T* data, int64_t size) {
+        data_ = data;
+        capacity_ = size;
+    }
+    // Make room for `size` elements, of which `used` are to be kept.
+    bool reserve(int64_t size, int64_t used) {
+        if (size <= capacity_) return true;
+        if (!own_.reserve(size)) return false;
+        if (!moved_ && used) std::memcpy(own_.data(), data_, size_t(used) * sizeof(T));
+        moved_ = true;
+        data_ = own_.data();
+        capacity_ = size;
+        return true;
+    }
+    T* data() const { return data_; }
+    bool moved() const { return moved_; }
+
+private:
+    T* data_ = nullptr;
+    int64_t capacity_ = 0;
+    bool moved_ = false;
+    Buffer<T> own_;
+};
+
 inline double abs(double x) { return __builtin_fabs(x); }
 inline float abs(float x) { return __builtin_fabsf(x); }
 template <class T>
@@ -69,16 +97,28 @@ template <class T>
 struct Precision;
 template <>
 struct Precision<double> {
-    static constexpr double eps = 2.220446049250313e-16;
+    static constexpr double eps = 2.220446049250313e-16, tiny = 1e-290;  // nothing smaller is a pivot: its inverse overflows
 };
 template <>
 struct Precision<float> {
-    static constexpr float eps = 1.1920929e-7f;
+    static constexpr float eps = 1.1920929e-7f, tiny = 1e-36f;
 };
 
 // The two constants of the pivot test, as in kkt/pivots.py.
 constexpr double kThreshold = 0.01;  // a pivot may make entries grow by at most 1 / kThreshold
+constexpr double kCancelled = 0.1;   // an entry below this share of what was added into it has cancelled
 constexpr double kNoise = 32.0;      // an entry below kNoise * eps * (what was added into it) counts as zero
+
+// The size of noise, in units of rounding, that a diagonal entry passes on where its unknown is eliminated. An entry that kept its
+// size is as good as new: noise does not grow relative to it. One that cancelled is uncertain by what went into it.
+template <class T>
+inline bool cancelled(T value, T bound) {
+    return value < T(kCancelled) * bound;
+}
+template <class T>
+inline T carried(T value, T bound) {
+    return cancelled(value, bound) ? bound : value;
+}
 
 }  // namespace GNEWT_ISA
 }  // namespace gnewt::engine

@@ -99,3 +99,62 @@ def test_starting_at_the_solution_takes_no_step():
     res = gnewt.minimize(rosenbrock(4), [np.array(1.0)] * 4)
     assert res.status == "converged"
     assert res.num_steps == 0
+
+
+def bumps(x):
+    return jnp.sum(jnp.cos(3 * x)) + 0.1 * jnp.sum(x**2) + 0.05 * jnp.sum((x[1:] - x[:-1]) ** 4)
+
+
+START = np.linspace(-1.5, 2.0, 12)
+
+
+@pytest.mark.parametrize("search", [gnewt.newton.TrustRegion(), gnewt.newton.LineSearch()])
+def test_both_searches_end_in_a_minimum(search):
+    res = gnewt.minimize(bumps, START, search=search)
+    assert res.success
+    assert res.factor.is_positive_definite
+    assert any(r.inertia.negative for r in res.history)  # it did start where H is indefinite
+    values = [r.value for r in res.history] + [res.fun]
+    assert all(b <= a + 1e-12 for a, b in itertools.pairwise(values))
+
+
+def test_a_callback_sees_every_step_and_may_stop():
+    seen = []
+
+    def stop_after_three(progress):
+        seen.append(progress)
+        return progress.step == 3
+
+    res = gnewt.minimize(bumps, START, callback=stop_after_three)
+    assert res.status == "stopped"
+    assert not res.success
+    assert [p.step for p in seen] == [1, 2, 3]
+    assert res.fun == seen[-1].fun == min(p.fun for p in seen)
+    assert np.array_equal(res.x, seen[-1].x)
+
+
+def test_the_time_limit_and_the_keyboard_return_the_best_iterate():
+    res = gnewt.minimize(bumps, START, time_limit=0.0)
+    assert res.status == "time_limit"
+    assert res.fun <= bumps(START) + 1e-12
+
+    def interrupt(progress):
+        if progress.step == 2:
+            raise KeyboardInterrupt
+
+    res = gnewt.minimize(bumps, START, callback=interrupt)
+    assert res.status == "interrupted"
+    assert res.num_steps == 2
+    assert res.fun < bumps(START)
+
+
+def test_a_result_is_a_start_and_brings_its_radius():
+    first = gnewt.minimize(bumps, START, max_steps=4)
+    assert first.status == "max_steps"
+    second = gnewt.minimize(bumps, first)
+    assert second.success
+    assert second.history[0].radius == pytest.approx(float(first.memory.radius))
+    whole = gnewt.minimize(bumps, START)
+    assert second.fun == pytest.approx(whole.fun)
+    # The memory of another search is of no use, and does no harm.
+    assert gnewt.minimize(bumps, first, search=gnewt.newton.LineSearch()).success

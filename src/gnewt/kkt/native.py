@@ -1,7 +1,7 @@
 """The native engine: one call of the C++ library per factor-and-solve, inside or outside jit.
 
-Causal plans run on primal-only fronts, with pairs substituted and a test on every input pivot; where a test fails, and on free plans,
-the careful elimination runs: symmetric indefinite fronts with duals, 1×1 and 2×2 pivots, delayed pivots.
+Causal plans run on primal-only fronts, with pairs substituted and a test on every input pivot. Where a test fails, that front looks
+for 1×1 and 2×2 pivots and delays what it cannot eliminate to its parent; fronts of free plans, which hold duals, all do.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Solved(NamedTuple):
     index: Int[Array, "*batch length"]
     info: Int[Array, "*batch 8"]
     """Status, positive, negative, zero, delayed, kept, mode, first null unknown."""
-    real: Float[Array, "*batch 2"]
-    """log|det H|, smallest pivot."""
+    real: Float[Array, "*batch 3"]
+    """log|det H|, smallest pivot, the shift."""
     null: Int[Array, "*batch unknowns"]
     """1 for unknowns that found no pivot."""
 
@@ -56,7 +56,7 @@ class Solved(NamedTuple):
 
     @property
     def kept(self) -> Array:
-        """Whether `solve` works with this factor; if not, call `factor_solve` again."""
+        """Whether the factor fitted its buffers; if not, `solve` eliminates again."""
         return self.info[..., 5]
 
     @property
@@ -102,6 +102,12 @@ def layout(plan: Plan, num_sources: int | None = None) -> NativeLayout:
     return known
 
 
+def buffer_sizes(layout: NativeLayout) -> tuple[int, int]:
+    """Numbers and integers to keep a factor in: with room for fronts that delayed pivots have made larger."""
+    spare = layout.factor_size // 4 + 256 if layout.causal else 0
+    return layout.factor_size + spare, layout.index_size + (layout.num_unknowns // 4 + 256 if layout.causal else 0)
+
+
 def factor_solve(
     layout: NativeLayout,
     sources: Float[Array, " nnz"],
@@ -119,12 +125,13 @@ def factor_solve(
         raise RuntimeError("the native engine is not there: build it (`make native`)")
     dtype = sources.dtype
     plan = jnp.asarray(layout.array) if array is None else array
+    factor_size, index_size = buffer_sizes(layout)
     shapes = (
         jax.ShapeDtypeStruct(rhs.shape, dtype),
-        jax.ShapeDtypeStruct((layout.factor_size,), dtype),
-        jax.ShapeDtypeStruct((layout.index_size,), jnp.int32),
+        jax.ShapeDtypeStruct((factor_size,), dtype),
+        jax.ShapeDtypeStruct((index_size,), jnp.int32),
         jax.ShapeDtypeStruct((8,), jnp.int32),
-        jax.ShapeDtypeStruct((2,), dtype),
+        jax.ShapeDtypeStruct((3,), dtype),
         jax.ShapeDtypeStruct((layout.num_unknowns,), jnp.int8),
     )
     call = jax.ffi.ffi_call(f"gnewt_factor_solve_{_SUFFIX[dtype.name]}", shapes, vmap_method="expand_dims")
@@ -138,7 +145,7 @@ def solve(
     rhs: Float[Array, "N columns"],
     array: Array | None = None,
 ) -> Float[Array, "N columns"]:
-    """Solve for another right-hand side with a factor that was kept (NaN where it was not)."""
+    """Solve for another right-hand side with the same factor; NaN where there is none."""
     dtype = sources.dtype
     plan = jnp.asarray(layout.array) if array is None else array
     call = jax.ffi.ffi_call(
@@ -146,7 +153,7 @@ def solve(
         jax.ShapeDtypeStruct(rhs.shape, dtype),
         vmap_method="expand_dims",
     )
-    return call(plan, sources, solved.factor, solved.index, solved.info, jnp.asarray(rhs, dtype))
+    return call(plan, sources, solved.factor, solved.index, solved.info, solved.real, jnp.asarray(rhs, dtype))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -169,7 +176,7 @@ class NativeFactor:
 
     @property
     def mode(self) -> str:
-        """`causal` if the fast elimination went through, else `general`."""
+        """`causal` if no pivot had to be searched for, else `general`."""
         return _MODES[self._info[6]]
 
     @property
@@ -199,10 +206,7 @@ class NativeFactor:
     def solve(self, b: np.ndarray) -> np.ndarray:
         """Return H⁻¹ b for b[N] or b[N, columns]; null unknowns are set to zero."""
         columns = jnp.asarray(np.reshape(b, (len(b), -1)), self.sources.dtype)
-        if self._info[5]:
-            z = _solve_jit(self.layout, self.sources, self.solved, columns)
-        else:
-            z = _factor_jit(self.layout, self.sources, self.shift, columns).solution
+        z = _solve_jit(self.layout, self.sources, self.solved, columns)
         return np.asarray(z, np.float64).reshape(b.shape)
 
     # Rarely asked for, and not in the hot path: the reference engine answers.

@@ -10,12 +10,13 @@ import numpy as np
 
 from gnewt._errors import PlanError, explain_error
 from gnewt.graph import Certificate, Plan, Structure
-from gnewt.plan.cost import certify, expected_cost
+from gnewt.plan.cost import certify, expected_cost, parallel_cost
 from gnewt.plan.layout import lay_out, split_tree
 from gnewt.plan.merge import merge_fronts
 from gnewt.plan.orderings import (
     Order,
     check_order,
+    cyclic_reduction,
     hessian_first,
     is_causal,
     min_degree,
@@ -33,6 +34,7 @@ ORDERS: dict[str, Callable[[KKTGraph], Order]] = {
     "min_degree": lambda g: min_degree(g.adjacency, g.sizes),
     "min_fill": lambda g: min_fill(g.adjacency, g.sizes),
     "nested_dissection": lambda g: nested_dissection(g.adjacency, g.sizes),
+    "cyclic_reduction": cyclic_reduction,
     "hessian": hessian_first,
 }
 """Orders by name."""
@@ -40,9 +42,10 @@ ORDERS: dict[str, Callable[[KKTGraph], Order]] = {
 _CHOICES = {
     "auto": ("causal_min_degree", "min_degree", "reverse_time"),
     "causal": ("causal_min_degree", "reverse_time"),
+    "parallel": ("causal_min_degree", "reverse_time", "min_degree", "cyclic_reduction"),
     "best_of": tuple(ORDERS),
 }
-"""Names that stand for the cheapest of several orders."""
+"""Names that stand for the cheapest of several orders; `parallel` for a device that runs levels side by side."""
 _SMALL = 300
 """Vertices up to which `auto` also tries min-fill, which costs degree² per vertex."""
 _LARGE = 100_000
@@ -64,7 +67,7 @@ def make_plan(
     """Plan the elimination of the structure's KKT system. Once per structure.
 
     Args:
-        order: a name in `ORDERS`; `"auto"`, `"causal"` or `"best_of"` for the cheapest of several; or the slots
+        order: a name in `ORDERS`; `"auto"`, `"causal"`, `"parallel"` or `"best_of"` for the cheapest of several; or the slots
             in the order of their elimination: a sequence of integers or of integer arrays (the slots of one
             vertex, `g.slots(handle)`).
         causal: refuse an order that is not causal.
@@ -74,9 +77,12 @@ def make_plan(
     if not isinstance(order, str):
         graph, given = _given(structure, order)
         chosen = _price(structure, graph, given, "given")
+        priced = [chosen]
     else:
         graph = kkt_graph(structure)
-        chosen = _named(structure, graph, order, causal)
+        priced = _named(structure, graph, order, causal)
+        allowed = [c for c in priced if c.causal or not causal] or priced
+        chosen = min(allowed, key=lambda c: c.cost)
     if causal and not chosen.causal:
         raise PlanError(
             explain_error(
@@ -89,7 +95,8 @@ def make_plan(
     if merge:
         tree = merge_fronts(graph, tree, chosen.causal)
         certificate = dataclasses.replace(certify(structure, graph, tree), width=certificate.width)
-    return lay_out(structure, graph, chosen.order, tree, certificate, chosen.name)
+    plan = lay_out(structure, graph, chosen.order, tree, certificate, chosen.name)
+    return dataclasses.replace(plan, considered=tuple((c.name, c.certificate, c.cost) for c in priced))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,22 +109,33 @@ class _Candidate:
     tree: TreeDecomposition
     certificate: Certificate
 
+    parallel: bool
+    """Whether it is to run on a device that runs the fronts of a level side by side."""
+
     @property
     def cost(self) -> float:
+        if self.parallel:
+            return parallel_cost(self.certificate, self.tree, self.causal)
         return expected_cost(self.certificate, self.causal)
 
 
 def _price(
-    structure: Structure, graph: KKTGraph, order: Order, name: str, limit: int = NO_LIMIT
+    structure: Structure,
+    graph: KKTGraph,
+    order: Order,
+    name: str,
+    limit: int = NO_LIMIT,
+    parallel: bool = False,
 ) -> _Candidate:
     tree = split_tree(graph, order, limit)
     causal = is_causal(graph, order.vertices)
-    return _Candidate(name, order, causal, tree, certify(structure, graph, tree))
+    return _Candidate(name, order, causal, tree, certify(structure, graph, tree), parallel)
 
 
-def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> _Candidate:
+def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> list[_Candidate]:
+    """Price the orders that a name stands for; those that cannot be cheaper than the best so far are left out."""
     if order in ORDERS:
-        return _price(structure, graph, ORDERS[order](graph), order)
+        return [_price(structure, graph, ORDERS[order](graph), order)]
     if order not in _CHOICES:
         known = ", ".join([*_CHOICES, *ORDERS])
         raise PlanError(
@@ -130,18 +148,21 @@ def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> _
         names.remove("causal_min_degree")
     if len(graph.reads.idx) == 0:  # nothing waits for a reader: the causal orders are the free ones
         names = [name for name in names if name not in ("min_degree", "min_fill", "reverse_time")]
+    priced: list[_Candidate] = []
     best: _Candidate | None = None
+    parallel = order == "parallel"
     for name in names:
         if name == "reverse_time" and best is not None and best.certificate.width > _HOPELESS:
             continue
         try:
-            candidate = _price(structure, graph, ORDERS[name](graph), name, _worthwhile(best))
+            candidate = _price(structure, graph, ORDERS[name](graph), name, _worthwhile(best), parallel)
         except OverLimit:
             continue
+        priced.append(candidate)
         if (candidate.causal or not causal) and (best is None or candidate.cost < best.cost):
             best = candidate
     assert best is not None  # every choice begins with a causal order
-    return best
+    return priced
 
 
 def _worthwhile(best: _Candidate | None) -> int:

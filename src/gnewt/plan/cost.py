@@ -13,6 +13,10 @@ FRONT_OVERHEAD = 64.0
 DUAL_PENALTY = 3.3
 """Fronts that store duals were measured 3.3-5.5 times slower than substitution of pairs (engine notes)."""
 
+LEVEL_OVERHEAD = 1e8
+"""Flops that one more level of the tree is worth on a device that runs the fronts of a level side by side: a level costs
+some 40 launches of 3-5 µs there, at about 10¹² flops per second."""
+
 
 def certify(structure: Structure, graph: KKTGraph, tree: TreeDecomposition) -> Certificate:
     """Σ|ι||χ|² and friends over the bags of a tree whose items are x_v (2v) and λ_v (2v + 1)."""
@@ -40,6 +44,15 @@ def certify(structure: Structure, graph: KKTGraph, tree: TreeDecomposition) -> C
 def expected_cost(certificate: Certificate, causal: bool) -> float:
     """One number by which plans are compared: flops, weighted by how well they run, and front overhead."""
     return certificate.flops * (1.0 if causal else DUAL_PENALTY) + FRONT_OVERHEAD * certificate.num_fronts
+
+
+def parallel_cost(certificate: Certificate, tree: TreeDecomposition, causal: bool) -> float:
+    """The same for a device that runs the fronts of a level side by side."""
+    height = [1] * tree.num_bags
+    for i, above in enumerate(tree.parent.tolist()):
+        if above >= 0:
+            height[above] = max(height[above], height[i] + 1)
+    return expected_cost(certificate, causal) + LEVEL_OVERHEAD * max(height, default=0)
 
 
 def _peak_stack(parent: np.ndarray, separator: np.ndarray) -> float:

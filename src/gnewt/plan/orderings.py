@@ -10,6 +10,8 @@ import heapq
 from collections.abc import Callable, Iterable
 
 import numpy as np
+import scipy.sparse
+import scipy.sparse.csgraph
 
 from gnewt import _native
 from gnewt._errors import PlanError, explain_error
@@ -19,6 +21,10 @@ from gnewt.plan.sparsity import KKTGraph
 WIDE = 512
 """Neighbours at which a greedy order stops refining: what is left is eliminated as one dense front. An
 explicit elimination graph costs degree² per vertex; beyond this the dense kernel is the better tool."""
+
+
+_HUB = 64
+"""Neighbours, at least, of a vertex that is taken out of a graph before it is cut into pieces."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -261,6 +267,58 @@ def reverse_time(graph: KKTGraph) -> Order:
     np.minimum.at(last, graph.reads.idx, reader)
     when = np.where(graph.is_input, last, np.arange(num))
     return Order(np.lexsort((np.arange(num), graph.is_input, -when)).astype(np.int32), num)
+
+
+def cyclic_reduction(graph: KKTGraph, chunk: int = 4) -> Order:
+    """Cut long graphs into short pieces that are eliminated side by side, then every other cut, and so on.
+
+    The height of the tree grows like the logarithm of the length, and the fronts of a level have equal shapes. Cuts lie in
+    every `chunk`-th level of a breadth-first search; inside a piece the order is reverse time, so that pairs are
+    still eliminated by substitution there. Vertices that touch very many others are eliminated last, together.
+    """
+    num = graph.num_vertices
+    degree = np.diff(graph.adjacency.ptr)
+    hub = degree > max(_HUB, 8 * int(np.median(degree)) if num else 0)
+    level, component = _breadth_first(graph.adjacency, hub)
+    rank = np.empty(num, np.int64)
+    rank[reverse_time(graph).vertices] = np.arange(num)
+    # A level is a cut by those of its vertices that reach the next one; the others belong to the piece before it.
+    row = np.repeat(np.arange(num), degree)
+    col = graph.adjacency.idx
+    reaches = np.zeros(num, bool)
+    reaches[row[(level[col] == level[row] + 1) & ~hub[row] & ~hub[col]]] = True
+    cut = reaches & (level % chunk == 0) & (level > 0)
+    number = level // chunk
+    trailing = np.log2(np.where(cut, number & -number, 1)).astype(np.int64)
+    turn = np.where(hub, num, np.where(cut, 1 + trailing, 0))
+    # A vertex of a cut's level that is no part of the cut lies before it.
+    piece = np.where(cut, number, (level - 1) // chunk)
+    order = np.lexsort((rank, piece, component, turn)).astype(np.int32)
+    return Order(order, num - int(hub.sum()))
+
+
+def _breadth_first(adjacency: Adjacency, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(distance of every vertex from an end of its component, component), with some vertices taken out."""
+    num = adjacency.num_vertices
+    row = np.repeat(np.arange(num), np.diff(adjacency.ptr))
+    kept = ~without[row] & ~without[adjacency.idx]
+    entries = (np.ones(int(kept.sum()), np.int8), (row[kept], adjacency.idx[kept]))
+    graph = scipy.sparse.csr_matrix(entries, shape=(num, num))
+    count, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
+    level = np.zeros(num, np.int64)
+    members = np.argsort(component, kind="stable")
+    ends = np.searchsorted(component[members], np.arange(count + 1))
+    for c in np.flatnonzero(np.diff(ends) > 1).tolist():
+        start = int(members[ends[c]])
+        for _ in range(2):  # the last vertex that is found is far away: an end
+            order, before = scipy.sparse.csgraph.breadth_first_order(graph, start, directed=False)
+            start = int(order[-1])
+        found = level.tolist() if count == 1 else {}
+        found[int(order[0])] = 0
+        for v, u in zip(order[1:].tolist(), before[order[1:]].tolist(), strict=True):
+            found[v] = found[u] + 1
+        level[order] = [found[v] for v in order.tolist()]
+    return level, component
 
 
 def is_causal(graph: KKTGraph, order: np.ndarray) -> bool:

@@ -1,0 +1,53 @@
+// The matrix kernel against three loops: all sizes up to 40, leading dimensions, updates, triangles.
+#include <vector>
+
+#include "check.hpp"
+#include "random.hpp"
+
+#ifndef GNEWT_ISA
+#define GNEWT_ISA isa_test
+#endif
+#include "../engine/gemm.hpp"
+
+using namespace gnewt::engine::GNEWT_ISA;
+
+template <class T, int UPDATE>
+void compare(int64_t k, int64_t first, int64_t last, bool upper, int64_t cols, int64_t extra, Random& random) {
+    const int64_t ld = padded<T>(cols > last ? cols : last) + extra, rows = last;
+    const auto fill = [&](std::vector<T>& m) {
+        for (T& x : m) x = T(random.uniform());
+    };
+    std::vector<T> a(size_t(k * ld + 64)), b(a.size()), c(size_t(rows * ld + 64)), out(c.size());
+    fill(a), fill(b), fill(c);
+    out = c;
+    multiply<T, UPDATE, false>(k, first, last, upper, cols, a.data(), ld, b.data(), ld, c.data(), ld, out.data(), ld);
+    const T tol = 64 * Precision<T>::eps;
+    for (int64_t i = 0; i < rows; ++i)
+        for (int64_t j = 0; j < cols; ++j) {
+            T sum = 0;
+            for (int64_t l = 0; l < k; ++l) sum += a[size_t(l * ld + i)] * b[size_t(l * ld + j)];
+            const T before = c[size_t(i * ld + j)], got = out[size_t(i * ld + j)];
+            if (i < first)
+                CHECK(got == before);
+            else if (!upper || j >= i)
+                CHECK(abs(got - (UPDATE == kSet ? sum : UPDATE == kAdd ? before + sum : before - sum)) <= tol * T(k + 1));
+        }
+}
+
+template <class T>
+void all_sizes() {
+    Random random(7);
+    for (int64_t n = 1; n <= 40; ++n)
+        for (int64_t m = 1; m <= 40; ++m) {
+            const int64_t k = random.below(41), extra = kWidth<T> * random.below(3);
+            compare<T, kSet>(k, 0, m, false, n, extra, random);
+            compare<T, kAdd>(k, random.below(m + 1), m, false, n, extra, random);
+            compare<T, kSubtract>(k, random.below(m + 1), m, true, n > m ? n : m, extra, random);
+        }
+}
+
+int main() {
+    all_sizes<double>();
+    all_sizes<float>();
+    return check::finish("gemm");
+}

@@ -1,0 +1,198 @@
+// Both eliminations of a dense front: A = Uᵀ D⁻¹ U on the pivots taken, the Schur complement on the rest, inertia, delays.
+#include <cmath>
+#include <vector>
+
+#include "check.hpp"
+#include "random.hpp"
+
+#ifndef GNEWT_ISA
+#define GNEWT_ISA isa_test
+#endif
+#include "../engine/careful.hpp"
+#include "../engine/ldl.hpp"
+
+using namespace gnewt::engine::GNEWT_ISA;
+
+using Matrix = std::vector<double>;  // row-major, symmetric
+
+struct Result {
+    int64_t taken;
+    bool plain = false;  // all candidates were eliminated without a search
+    Matrix l, d, schur;  // L [taken, n], D [taken, taken], Schur complement [rest, rest], in the order of `ids`
+    std::vector<int32_t> ids;
+    std::vector<int8_t> null;
+    Tally tally;
+};
+
+// The front as the engine lays it out, with one right-hand side.
+struct Work {
+    int64_t n, ld;
+    Matrix r, bound, scratch, l, off, y;
+    std::vector<int32_t> ids, place;
+    std::vector<int8_t> null;
+
+    Work(const Matrix& a, int64_t size) : n(size), ld(padded<double>(size + 1)), r(size_t(n * ld + 64)), bound(size_t(ld + 64)),
+                                          scratch(size_t(20 * ld + 64)), l(size_t(n * n + 64)), off(size_t(n)), y(size_t(n)),
+                                          ids(size_t(n)), place(size_t(2 * n)), null(size_t(n)) {
+        for (int64_t i = 0; i < n; ++i) {
+            ids[size_t(i)] = int32_t(i);
+            bound[size_t(i)] = std::fabs(a[size_t(i * n + i)]);
+            for (int64_t j = i; j < n; ++j) r[size_t(i * ld + j)] = a[size_t(i * n + j)];
+        }
+    }
+};
+
+Result careful(const Matrix& a, int64_t n, int64_t candidates, int64_t done = 0, bool pairs = false) {
+    Work w(a, n);
+    Result out;
+    const auto assembled = [](int64_t, int64_t) { return 0.0; };
+    if (done) {
+        std::vector<double> schur(size_t(n * w.ld + 64));
+        done = eliminate_rows<double, false>(w.r.data(), w.ld, done, n, 1, w.bound.data(), w.scratch.data(), w.l.data(), w.y.data(),
+                                             schur.data(), w.ld, out.tally);
+        out.plain = done == candidates;
+    }
+    const CarefulFront<double> front{w.r.data(), w.ld, n, candidates, 1, w.bound.data(), w.ids.data(), w.place.data(),
+                                     w.place.data() + n, w.null.data(), w.l.data(), w.off.data(), w.y.data(), w.scratch.data()};
+    Careful<double, decltype(assembled)> search(front, done, assembled, out.tally);
+    if (pairs)
+        for (int64_t i = 0; i < candidates / 2; ++i) search.substitute(i, candidates / 2 + i);
+    out.taken = search.eliminate();
+    out.ids = w.ids, out.null = w.null;
+    const int64_t q = out.taken < 0 ? 0 : out.taken, rest = n - q;
+    out.l.assign(size_t(q * n), 0), out.d.assign(size_t(q * q), 0), out.schur.assign(size_t(rest * rest), 0);
+    for (int64_t k = 0; k < q; ++k) {
+        for (int64_t j = k + 1; j < n; ++j) out.l[size_t(k * n + j)] = w.l[size_t(k * n + j)];
+        out.l[size_t(k * n + k)] = 1;
+        out.d[size_t(k * q + k)] = w.l[size_t(k * n + k)];
+        if (w.off[size_t(k)] != 0) out.d[size_t(k * q + k + 1)] = out.d[size_t((k + 1) * q + k)] = w.off[size_t(k)];
+    }
+    for (int64_t i = 0; i < rest; ++i)
+        for (int64_t j = i; j < rest; ++j)
+            out.schur[size_t(i * rest + j)] = out.schur[size_t(j * rest + i)] = w.r[size_t((q + i) * w.ld + q + j)];
+    return out;
+}
+
+// |A - (LᵀDL + Schur complement)|, relative to the largest entry of A.
+double error(const Matrix& a, int64_t n, const Result& got) {
+    const int64_t q = got.taken, rest = n - q;
+    double worst = 0, largest = 1e-300;
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < n; ++j) {
+            double sum = i >= q && j >= q ? got.schur[size_t((i - q) * rest + j - q)] : 0;
+            for (int64_t k = 0; k < q; ++k)
+                for (int64_t l = k > 0 ? k - 1 : 0; l < q && l <= k + 1; ++l)
+                    sum += got.l[size_t(k * n + i)] * got.d[size_t(k * q + l)] * got.l[size_t(l * n + j)];
+            const double given = a[size_t(got.ids[size_t(i)] * n + got.ids[size_t(j)])];
+            worst = std::fmax(worst, std::fabs(sum - given));
+            largest = std::fmax(largest, std::fabs(given));
+        }
+    return worst / largest;
+}
+
+Matrix random_symmetric(int64_t n, Random& random, double zeros) {
+    Matrix a(size_t(n * n));
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = i; j < n; ++j)
+            a[size_t(i * n + j)] = a[size_t(j * n + i)] = (random.uniform() + 1) / 2 < zeros ? 0 : random.uniform();
+    return a;
+}
+
+void test_random_fronts() {
+    Random random(1);
+    for (int64_t n = 1; n <= 60; ++n)
+        for (const double zeros : {0.0, 0.5, 0.9}) {
+            const Matrix a = random_symmetric(n, random, zeros);
+            const int64_t candidates = random.below(n + 1);
+            for (const int64_t tried : {int64_t(0), candidates}) {
+                const Result got = careful(a, n, candidates, tried);
+                if (tried && got.plain) continue;  // no test failed: nothing was left to search
+                CHECK(got.taken >= 0 && got.taken <= candidates);
+                CHECK(error(a, n, got) <= 1e-10);
+                CHECK(got.tally.positive + got.tally.negative == got.taken);
+            }
+        }
+}
+
+void test_plain_rows_agree_with_the_search() {
+    Random random(2);
+    for (int64_t n = 1; n <= 60; ++n) {
+        Matrix a = random_symmetric(n, random, 0);
+        for (int64_t i = 0; i < n; ++i) a[size_t(i * n + i)] += i % 3 ? double(n) : -double(n);
+        const int64_t q = 1 + random.below(n), b = n - q;
+        Work w(a, n);
+        for (int64_t i = 0; i < n; ++i) w.r[size_t(i * w.ld + n)] = random.uniform();
+        const int64_t lds = padded<double>(b + 1);
+        Matrix schur(size_t(b * lds + 64));
+        Tally tally;
+        CHECK((eliminate_rows<double, false>(w.r.data(), w.ld, q, n, 1, w.bound.data(), w.scratch.data(), w.l.data(), w.y.data(),
+                                             schur.data(), lds, tally)) == q);
+        const Result other = careful(a, n, q);
+        CHECK(other.taken == q);
+        CHECK(tally.positive == other.tally.positive && tally.negative == other.tally.negative);
+        CHECK(std::fabs(tally.logdet() - other.tally.logdet()) <= 1e-10 * double(n));
+        for (int64_t i = 0; i < b; ++i)
+            for (int64_t j = i; j < b; ++j)
+                CHECK(std::fabs(schur[size_t(i * lds + j)] - other.schur[size_t(i * b + j)]) <= 1e-12 * double(n));
+    }
+}
+
+void test_zero_diagonal_needs_pairs() {
+    const Matrix a = {0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 2, 0, 0, 2, 0};
+    const Result got = careful(a, 4, 4);
+    CHECK(got.taken == 4);
+    CHECK(got.tally.positive == 2 && got.tally.negative == 2);
+    CHECK(std::fabs(got.tally.logdet() - 2 * std::log(2.0)) <= 1e-14);
+    // A lone candidate without a partner waits; it is not null, as it couples with the separator.
+    const Result waits = careful(a, 4, 1);
+    CHECK(waits.taken == 0 && !waits.null[0]);
+}
+
+void test_noise_is_null() {
+    // vvᵀ of rank one: one pivot, and rows of rounding.
+    const int64_t n = 9;
+    for (const double scale : {1e-140, 1.0, 1e140}) {
+        Matrix a(size_t(n * n));
+        for (int64_t i = 0; i < n; ++i)
+            for (int64_t j = 0; j < n; ++j) a[size_t(i * n + j)] = scale * 0.1 * double(i + 1) * 0.7 * double(j + 1);
+        const Result got = careful(a, n, n);
+        CHECK(got.taken == 1);
+        for (int64_t i = 1; i < n; ++i) CHECK(got.null[size_t(i)]);
+    }
+}
+
+void test_states_are_substituted() {
+    // [[V, -I], [-I, 0]] with tiny and huge V, coupled to a separator by the dual rows only.
+    const int64_t p = 5, n = 2 * p + 3;
+    Random random(3);
+    for (const double size : {0.0, 1e-12, 1.0, 1e12}) {
+        Matrix a(size_t(n * n));
+        const auto set = [&](int64_t i, int64_t j, double v) { a[size_t(i * n + j)] = a[size_t(j * n + i)] = v; };
+        for (int64_t i = 0; i < p; ++i) {
+            for (int64_t j = i; j < p; ++j) set(i, j, size * random.uniform());
+            set(i, p + i, -1);
+            for (int64_t j = 2 * p; j < n; ++j) set(p + i, j, random.uniform());
+        }
+        const Result got = careful(a, n, 2 * p, 0, true);
+        CHECK(got.taken == 2 * p);
+        CHECK(error(a, n, got) <= 1e-13);
+        CHECK(got.tally.positive == p && got.tally.negative == p);
+    }
+}
+
+void test_not_finite() {
+    Random random(4);
+    Matrix a = random_symmetric(6, random, 0);
+    a[2 * 6 + 3] = a[3 * 6 + 2] = NAN;
+    CHECK(careful(a, 6, 6).taken == -1);
+}
+
+int main() {
+    test_random_fronts();
+    test_plain_rows_agree_with_the_search();
+    test_zero_diagonal_needs_pairs();
+    test_noise_is_null();
+    test_states_are_substituted();
+    test_not_finite();
+    return check::finish("pivots");
+}

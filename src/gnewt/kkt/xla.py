@@ -1,0 +1,175 @@
+"""The xla engine: elimination of a plan in pure JAX, on any device.
+
+The levels of the tree are run from the leaves to the root, the fronts of a level side by side; levels that look alike are
+one scan. Pivots are static, and what they give is judged in three tiers:
+
+- *clean*: every front's inverse is one and its gains are small. The answer stands.
+- *refined*: some front had a pivot that was zero or small, and was eliminated with an error ΔK. Refinement with the
+  true K then gives the solution; and where it contracts, |(K + ΔK)⁻¹ΔK| < 1, no matrix between K and K + ΔK is singular,
+  so that both have the same inertia.
+- *host*: refinement does not contract. The reference engine answers; it can delay pivots, and finds out what is null.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int
+
+from gnewt.graph import Plan
+from gnewt.kkt.elimination import NONFINITE, OK, Elimination
+from gnewt.kkt.xla_careful import HostSolve, where_needed
+from gnewt.kkt.xla_front import Gains, Pivots
+from gnewt.kkt.xla_layout import lay_out_xla
+from gnewt.kkt.xla_tree import Tree
+
+CLEAN, REFINED, HOST = 0, 1, 2
+REFINEMENTS = 3
+CONTRACTION = 0.1
+"""Refinement must shrink its corrections by this factor, of the right-hand sides and of a probe."""
+
+
+class XlaFactor(NamedTuple):
+    """What `solve` needs."""
+
+    gains: tuple[Gains, ...]
+    """Of every block, [steps, width, ...]."""
+    tier: Int[Array, ""]
+    shift: Float[Array, ""]
+
+
+class XlaEngine:
+    """A plan made ready for elimination in JAX. Once per plan; holds integers only."""
+
+    name = "xla"
+
+    def __init__(self, plan: Plan, num_sources: int, eps: float | None = None) -> None:
+        """eps: rounding of the sources, if they are computed in less than their own precision."""
+        self.layout = lay_out_xla(plan, num_sources)
+        self.arrays = self.layout.arrays
+        self._eps = eps
+        self._tree = Tree(self.layout)
+        self._host = HostSolve(plan, eps)
+
+    def factor_solve(
+        self,
+        arrays: Any,
+        sources: Float[Array, " nnz"],
+        shift: Float[Array, ""] | float,
+        rhs: Float[Array, "N columns"],
+    ) -> tuple[Float[Array, "N columns"], Elimination]:
+        """Eliminate K for H + shift·I and solve for all columns. Traceable; works under vmap.
+
+        Args:
+            arrays: `self.arrays`, as operands of the caller's jit.
+        """
+        sources = jnp.asarray(sources)
+        dtype = sources.dtype
+        shift, rhs = jnp.asarray(shift, dtype), jnp.asarray(rhs, dtype)
+        eps = max(float(jnp.finfo(dtype).eps), self._eps or 0.0)
+        gains, pivots = self._tree.factor(arrays, sources, shift, eps)
+        solution = self._tree.solve(arrays, gains, self._widen(rhs))[: rhs.shape[0]]
+        known, clean = self._read(arrays, pivots, dtype)
+        finite = jnp.all(jnp.isfinite(sources)) & jnp.isfinite(shift)
+        clean = clean & jnp.all(jnp.isfinite(solution)) & finite
+        refined, converged = self._refined(~clean & finite, arrays, sources, shift, gains, rhs)
+        lost = ~clean & ~converged
+        careful, told = self._host(lost & finite, sources, shift, rhs)
+        known = jax.tree.map(lambda a, b: jnp.where(lost, b, a), known, told)
+        tier = jnp.where(clean, CLEAN, jnp.where(converged, REFINED, HOST)).astype(jnp.int32)
+        solution = jnp.where(clean, solution, jnp.where(converged, refined, careful))
+        nan = jnp.asarray(jnp.nan, dtype)
+        known = known._replace(
+            status=jnp.where(finite, known.status, NONFINITE).astype(jnp.int32),
+            logdet=jnp.where(finite, known.logdet, nan),
+            smallest_pivot=jnp.where(finite, known.smallest_pivot, nan),
+            factor=XlaFactor(gains, tier, shift),
+        )
+        return jnp.where(finite, solution, nan), known
+
+    def solve(
+        self,
+        arrays: Any,
+        sources: Float[Array, " nnz"],
+        elimination: Elimination,
+        rhs: Float[Array, "N columns"],
+    ) -> Float[Array, "N columns"]:
+        """Solve for another right-hand side."""
+        gains, tier, shift = elimination.factor
+        sources = jnp.asarray(sources)
+        rhs = jnp.asarray(rhs, sources.dtype)
+        solution = self._tree.solve(arrays, gains, self._widen(rhs))[: rhs.shape[0]]
+        refined, _ = self._refined(tier == REFINED, arrays, sources, shift, gains, rhs)
+        finite = elimination.status != NONFINITE
+        careful, _ = self._host((tier == HOST) & finite, sources, shift, rhs)
+        solution = jnp.where(tier == CLEAN, solution, jnp.where(tier == REFINED, refined, careful))
+        return jnp.where(finite, solution, jnp.nan)
+
+    def _widen(self, rhs: Array) -> Array:
+        """Right-hand sides over all unknowns, zero but on the inputs (E10)."""
+        return jnp.zeros((self.layout.num_unknowns, rhs.shape[1]), rhs.dtype).at[: rhs.shape[0]].set(rhs)
+
+    def _read(self, arrays: Any, pivots: tuple[Pivots, ...], dtype: Any) -> tuple[Elimination, Array]:
+        """Add up what the pivots say: (the elimination, whether every front is clean)."""
+        positive = negative = jnp.zeros((), jnp.int32)
+        logdet, smallest, clean = jnp.zeros((), dtype), jnp.asarray(jnp.inf, dtype), jnp.asarray(True)
+        for i, found in enumerate(pivots):
+            shape = self._tree.blocks[i].shape
+            real = arrays[f"ids{i}"] < self.layout.num_unknowns
+            pair = real[..., shape.p : shape.p + shape.m]
+            a, b, c = (found.pair[..., j] for j in range(3))
+            mean, radius = (a + c) / 2, jnp.hypot((a - c) / 2, b)
+            large = mean + jnp.where(mean < 0, -radius, radius)
+            for value, here in (
+                (found.single, real[..., shape.p + 2 * shape.m : shape.p + shape.q]),
+                (large, pair),
+                ((a * c - b * b) / large, pair),
+            ):
+                positive += jnp.sum(here & (value > 0), dtype=jnp.int32)
+                negative += jnp.sum(here & (value < 0), dtype=jnp.int32)
+                size = jnp.where(here, jnp.abs(value), 1.0)
+                logdet += jnp.sum(jnp.log(size))
+                smallest = jnp.minimum(smallest, jnp.min(jnp.where(here, size, jnp.inf), initial=jnp.inf))
+            clean &= jnp.all(found.clean)
+        pairs, zero = self.layout.num_pairs, jnp.zeros((), jnp.int32)
+        inertia = jnp.stack([positive - pairs, negative - pairs, zero])
+        null = jnp.zeros(self.layout.num_unknowns, jnp.int8)
+        known = Elimination(zero + OK, inertia, zero, logdet, smallest, null, ())
+        return known, clean & jnp.isfinite(logdet)
+
+    def _refined(
+        self,
+        needed: Array,
+        arrays: Any,
+        sources: Array,
+        shift: Array,
+        gains: tuple[Gains, ...],
+        rhs: Array,
+    ) -> tuple[Array, Array]:
+        """(refined solution, whether refinement contracts), where it is needed."""
+        tree, n, eps = self._tree, self.layout.num_inputs, float(jnp.finfo(rhs.dtype).eps)
+
+        def run(arrays: Any, sources: Array, shift: Array, gains: Any, rhs: Array) -> tuple[Array, Array]:
+            probe = jnp.where(
+                arrays["bare"], 0, jnp.cos(jnp.arange(self.layout.num_unknowns, dtype=rhs.dtype) ** 2)
+            )
+            columns = jnp.concatenate([self._widen(rhs), probe[:, None]], axis=1)
+            z = tree.solve(arrays, gains, columns)
+            size = jnp.max(jnp.abs(z[:n]), axis=0)
+
+            def refine(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+                z, before = carry
+                change = tree.solve(arrays, gains, tree.residual(arrays, sources, shift, gains, z, columns))
+                after = jnp.max(jnp.abs(change[:n]), axis=0)
+                # Near the solution corrections are rounding of the residual, times the condition number.
+                contracts = after <= jnp.maximum(CONTRACTION * before, eps**0.5 * size)
+                return (z + change, after), jnp.all(contracts)
+
+            (z, last), contracts = jax.lax.scan(refine, (z, size), None, length=REFINEMENTS)
+            converged = jnp.all(contracts) & jnp.all(last <= eps**0.5 * size) & jnp.all(jnp.isfinite(z[:n]))
+            return z[:n, :-1], converged
+
+        return where_needed(run, needed, arrays, sources, shift, gains, rhs)

@@ -1,0 +1,189 @@
+"""Walks over the tree of fronts: elimination, solution, residual. Each is a few scans (xla_schedule.py).
+
+A front reads its matrix from a pool in which all fronts lie assembled, and adds its Schur complement to the place of its
+parent. Right-hand sides and solutions live in one array over all unknowns; bare duals are never computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Float
+
+from gnewt.kkt.xla_front import Gains, Message, Pivots, eliminate
+from gnewt.kkt.xla_layout import FIRST, XlaLayout
+from gnewt.kkt.xla_schedule import Block
+
+_PARTS = ("ids", "f", "g", "row", "col", "has")
+
+
+class Tree:
+    """The fronts of a layout, for numbers of any kind."""
+
+    def __init__(self, layout: XlaLayout) -> None:
+        self.layout = layout
+        self.blocks = [block for segment in layout.segments for block in segment.blocks]
+
+    def factor(
+        self, arrays: Any, sources: Float[Array, " nnz"], shift: Float[Array, ""], eps: float
+    ) -> tuple[tuple[Gains, ...], tuple[Pivots, ...]]:
+        """Eliminate all fronts: what is kept of every block, and what its pivots say, [steps, width, ...]."""
+        layout = self.layout
+        numbers, magnitudes = extend(arrays, sources)
+        pool = numbers[arrays["pool"]]
+        magnitude = magnitudes[arrays["diagonal"]].at[: layout.num_inputs].add(jnp.abs(shift))
+
+        def run(carry: tuple[Array, Array], step: Any, part: dict[str, Array], i: int, block: Block) -> Any:
+            pool, magnitude = carry
+            shape, size = block.shape, block.width * block.shape.n**2
+            matrix = jax.lax.dynamic_slice(pool, [layout.pool_starts[i] + step * size], [size])
+            matrix = matrix.reshape(block.width, shape.n, shape.n)
+            ids = part["ids"][:, shape.p :]
+            here = magnitude.at[ids].get(mode="fill", fill_value=0)
+            shifts = jnp.where(ids[:, 2 * shape.m : shape.q] < layout.num_unknowns, shift, 0)
+            inputs = (matrix, numbers[part["f"]], numbers[part["g"]], here, shifts)
+            gains, pivots, message = _unless_absent(
+                lambda *a: eliminate(shape, layout.nesting[i], *a, eps), block, part["has"], inputs
+            )
+            if shape.b:
+                place = part["row"][:, :, None] + part["col"][:, None, :]
+                pool = pool.at[place].add(message.schur, mode="drop")
+                magnitude = magnitude.at[ids[:, shape.q :]].add(message.added, mode="drop")
+            return (pool, magnitude), (gains, pivots)
+
+        _, out = self._walk(arrays, run, (pool, magnitude))
+        return tuple(o[0] for o in out), tuple(o[1] for o in out)
+
+    def solve(
+        self, arrays: Any, gains: tuple[Gains, ...], rhs: Float[Array, "unknowns columns"]
+    ) -> Float[Array, "unknowns columns"]:
+        """Right-hand sides up the tree, solutions down. The rows of bare duals are meaningless."""
+
+        def up(z: Array, step: Any, part: dict[str, Any], i: int, block: Block) -> tuple[Array, None]:
+            p, q, kept = block.shape.p, block.shape.q, part["gains"]
+            r = z.at[part["ids"]].get(mode="fill", fill_value=0)
+            pulled = jnp.swapaxes(kept.f, 1, 2) @ r[:, :p]
+            t = pulled[:, :q] + r[:, p : p + q]
+            y = kept.inverse @ t - r[:, p : p + q]
+            passed = pulled[:, q:] - jnp.swapaxes(kept.x, 1, 2) @ t
+            return z.at[part["ids"][:, p:]].add(jnp.concatenate([y, passed], axis=1), mode="drop"), None
+
+        def down(z: Array, step: Any, part: dict[str, Any], i: int, block: Block) -> tuple[Array, None]:
+            p, q, kept = block.shape.p, block.shape.q, part["gains"]
+            r = z.at[part["ids"][:, p:]].get(mode="fill", fill_value=0)
+            mine = r[:, :q] - kept.x @ r[:, q:]
+            states = kept.f @ jnp.concatenate([mine, r[:, q:]], axis=1)
+            here = part["ids"][:, : p + q]
+            return z.at[here].set(jnp.concatenate([states, mine], axis=1), mode="drop"), None
+
+        z, _ = self._walk(arrays, up, rhs, gains)
+        return self._walk(arrays, down, z, gains, reverse=True)[0]
+
+    def residual(
+        self,
+        arrays: Any,
+        sources: Float[Array, " nnz"],
+        shift: Float[Array, ""],
+        gains: tuple[Gains, ...],
+        z: Float[Array, "unknowns columns"],
+        rhs: Float[Array, "unknowns columns"],
+    ) -> Float[Array, "unknowns columns"]:
+        """rhs - K z from the sources, with the duals of bare pairs such that their own rows vanish.
+
+        Of the elimination only x_p = F z is used, which is no approximation: this is the product H·x, by the adjoint.
+        """
+        layout = self.layout
+        numbers, _ = extend(arrays, sources)
+        product = jnp.zeros_like(z).at[: layout.num_inputs].set(shift * z[: layout.num_inputs])
+        for i, block in enumerate(self.blocks):
+            n = block.shape.n
+            matrix = numbers[arrays["pool"][layout.pool_starts[i] : layout.pool_starts[i + 1]]].reshape(
+                -1, n, n
+            )
+            ids = arrays[f"ids{i}"].reshape(-1, n)
+            part = matrix @ z.at[ids].get(mode="fill", fill_value=0)
+            # Between separators a front has no entries of its own; padding is dropped.
+            product = product.at[ids].add(part, mode="drop")
+
+        def up(z: Array, step: Any, part: dict[str, Any], i: int, block: Block) -> tuple[Array, None]:
+            p, kept = block.shape.p, part["gains"]
+            if not p:
+                return z, None
+            own = z.at[part["ids"][:, :p]].get(mode="fill", fill_value=0)
+            return z.at[part["ids"][:, p:]].add(jnp.swapaxes(kept.f, 1, 2) @ own, mode="drop"), None
+
+        product, _ = self._walk(arrays, up, product, gains)
+        bare = arrays["bare"][:, None]
+        return jnp.where(bare, 0, rhs - product)
+
+    def _walk(
+        self,
+        arrays: Any,
+        run: Callable[[Any, Any, dict[str, Any], int, Block], tuple[Any, Any]],
+        carry: Any,
+        gains: tuple[Gains, ...] | None = None,
+        reverse: bool = False,
+    ) -> tuple[Any, list[Any]]:
+        """Run all blocks of all segments, leaves first or (reverse) roots first; collect outputs by block."""
+        out: list[Any] = [None] * len(self.blocks)
+        segments = self.layout.segments
+        firsts = np.cumsum([0] + [len(s.blocks) for s in segments]).tolist()[:-1]
+        order = list(zip(segments, firsts, strict=True))
+        for segment, first in reversed(order) if reverse else order:
+            parts = []
+            for i in range(first, first + len(segment.blocks)):
+                part: dict[str, Any] = {name: arrays[f"{name}{i}"] for name in _PARTS}
+                parts.append(part if gains is None else part | {"gains": gains[i]})
+
+            def body(carry: Any, xs: Any, blocks: Any = segment.blocks, first: int = first) -> Any:
+                step, parts = xs
+                results = []
+                for j, block in enumerate(blocks):
+                    carry, result = run(carry, step, parts[j], first + j, block)
+                    results.append(result)
+                return carry, results
+
+            if segment.steps == 1:
+                carry, results = body(carry, (0, jax.tree.map(lambda a: a[0], parts)))
+                results = jax.tree.map(lambda a: a[None], results)
+            else:
+                steps = jnp.arange(segment.steps, dtype=jnp.int32)
+                carry, results = jax.lax.scan(body, carry, (steps, parts), reverse=reverse)
+            out[first : first + len(segment.blocks)] = results
+        return carry, out
+
+
+def _unless_absent(
+    run: Callable[..., tuple[Gains, Pivots, Message]], block: Block, has: Array, inputs: tuple[Array, ...]
+) -> tuple[Gains, Pivots, Message]:
+    """Run a block, but not in steps that have no front of its class: then nothing comes out of it."""
+    if block.always:
+        return run(*inputs)
+
+    def nothing(*inputs: Array) -> tuple[Gains, Pivots, Message]:
+        gains, pivots, message = jax.tree.map(
+            lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(run, *inputs)
+        )
+        return gains, Pivots(pivots.single + 1, pivots.pair + 1, ~pivots.clean), message
+
+    return jax.lax.cond(has, run, nothing, *inputs)
+
+
+def extend(arrays: Any, sources: Array) -> tuple[Array, Array]:
+    """Constants, sources, and sums of sources, from which fronts are gathered; and the magnitudes in each."""
+    head = jnp.concatenate([jnp.asarray([0.0, 1.0, -1.0], sources.dtype), sources])
+    assert head.shape[0] == FIRST + sources.shape[0]
+    sizes = jnp.abs(head)
+    numbers, magnitudes = [head], [sizes]
+    for values, out in ((head, numbers), (sizes, magnitudes)):
+        if arrays["few"].size:
+            out.append(jnp.sum(values[arrays["few"]], axis=0))
+        if arrays["many"].size:
+            zero = jnp.zeros(arrays["num_many"].shape, sources.dtype)
+            out.append(zero.at[arrays["many_of"]].add(values[arrays["many"]]))
+    return jnp.concatenate(numbers), jnp.concatenate(magnitudes)

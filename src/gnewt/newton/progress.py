@@ -1,0 +1,87 @@
+"""Progress of a run: a live table when a person watches, plain lines otherwise."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from types import TracebackType
+from typing import Any
+
+from gnewt._typing import PyTree
+from gnewt.newton.loop import Record
+
+_MOST_ROWS = 18
+_HEAD = ("step", "f", "|g|", "shift", "radius", "ratio", "inertia of H")
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What a callback sees after each step."""
+
+    step: int
+    x: PyTree
+    fun: float
+    grad_norm: float
+    record: Record
+    """Of the step just taken (or refused)."""
+
+
+def cells(step: int, record: Record) -> tuple[str, ...]:
+    """One row of the table."""
+    return (
+        f"{step}",
+        f"{record.value: .9e}",
+        f"{record.grad_norm:.2e}",
+        f"{record.shift:.1e}",
+        f"{record.radius:.1e}",
+        f"{record.ratio: .2f}",
+        " ".join(str(n) for n in record.inertia) if record.inertia[0] >= 0 else "-",
+    )
+
+
+class Reporter:
+    """Shows steps on standard error; does nothing if not verbose."""
+
+    def __init__(self, verbose: bool) -> None:
+        self.verbose = verbose
+        self._rows: list[tuple[str, ...]] = []
+        self._live: Any = None
+
+    def __enter__(self) -> Reporter:
+        if self.verbose and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self._live = Live(console=Console(stderr=True), refresh_per_second=8, transient=False)
+            self._live.start()
+        elif self.verbose:
+            print(_plain(_HEAD), file=sys.stderr)
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, step: int, record: Record) -> None:
+        """Add a row."""
+        if not self.verbose:
+            return
+        if self._live is None:
+            print(_plain(cells(step, record)), file=sys.stderr)
+            return
+        self._rows = [*self._rows, cells(step, record)][-_MOST_ROWS:]
+        self._live.update(_table(self._rows))
+
+
+def _plain(row: tuple[str, ...]) -> str:
+    widths = (5, 17, 9, 8, 8, 6, 0)
+    return "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
+
+
+def _table(rows: list[tuple[str, ...]]) -> Any:
+    from rich.table import Table
+
+    table = Table(*_HEAD, box=None, header_style="bold")
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -1,0 +1,184 @@
+"""Random structures with random local derivatives, without functions to trace; and what dense linear algebra says of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from gnewt.graph import Family, Structure
+
+KINDS = (
+    "normal",
+    "sparse",
+    "units",
+    "objective",
+    "low_rank",
+    "integers",
+    "bilinear",
+    "cancelling",
+    "terminal",
+)
+"""What the numbers are like."""
+
+
+def _nothing(*_: Any) -> Any:
+    raise AssertionError("these structures are never evaluated")
+
+
+def random_structure(seed: int) -> Structure:
+    """A DAG of vector vertices: fan-in 1 to 3, repeated arguments, unused nodes, sums of several instances, chains."""
+    rng = np.random.default_rng(seed)
+    num_inputs, num_nodes = int(rng.integers(1, 7)), int(rng.integers(0, 9))
+    chain = rng.random() < 0.3
+    sizes = rng.integers(1, 4, num_inputs + num_nodes)
+    inputs = int(sizes[:num_inputs].sum())
+    first = np.concatenate([[0], np.cumsum(sizes)])
+    slots = [np.arange(first[i], first[i + 1]) for i in range(len(sizes))]
+    families: list[Family] = []
+
+    def pick(known: int, fan: int) -> np.ndarray:
+        pool = np.arange(known) if rng.random() < 0.6 else np.arange(max(0, known - 3), known)
+        names = rng.choice(pool, size=fan)  # the same vertex may come twice
+        return np.concatenate([slots[i] for i in names]).astype(np.int32)[None]
+
+    def hess_pattern(k: int) -> np.ndarray:
+        dense = rng.random((k, k)) < rng.choice([0.0, 0.4, 1.0], p=[0.2, 0.2, 0.6])
+        return dense | dense.T
+
+    for v in range(num_inputs, num_inputs + num_nodes):
+        if chain and v > num_inputs:
+            args = np.concatenate([slots[v - 1], slots[(v - num_inputs) % num_inputs]]).astype(np.int32)[None]
+        else:
+            args = pick(v, int(rng.integers(1, 4)))
+        k, m = args.shape[1], int(sizes[v])
+        for _ in range(1 + (rng.random() < 0.15)):  # a slot may be the sum of two instances
+            jac = rng.random((m, k)) < rng.choice([0.5, 1.0])
+            families.append(Family(_nothing, args, slots[v].astype(np.int32)[None], (), jac, hess_pattern(k)))
+    for _ in range(int(rng.integers(1, num_inputs + num_nodes + 2))):
+        args = pick(num_inputs + num_nodes, int(rng.integers(1, 4)))
+        families.append(Family(_nothing, args, None, (), None, hess_pattern(args.shape[1])))  # type: ignore[arg-type]
+        if rng.random() < 0.2:
+            families.append(families[-1])
+    return Structure(tuple(families), inputs, int(first[-1]), None, (), ())
+
+
+def random_sources(structure: Structure, kind: str, rng: np.random.Generator) -> np.ndarray:
+    """Local derivatives in the order of the vector of sources (graph/plan.py)."""
+    unit = np.ones(structure.num_slots)
+    if kind == "units":
+        unit = 10.0 ** rng.uniform(-8, 8, structure.num_slots)
+    scale = 10.0 ** rng.uniform(-20, 20) if kind == "objective" else 1.0
+    parts: list[np.ndarray] = []
+    cancel: dict[tuple, np.ndarray] = {}
+    for family in structure.families:
+        args = family.args[0]
+        if family.outs is not None:
+            o, a = np.nonzero(family.jac_pattern)
+            j = rng.integers(-2, 3, len(o)) * 1.0 if kind == "integers" else rng.normal(size=len(o))
+            if kind == "sparse":
+                j *= rng.random(len(o)) < 0.6
+            parts.append(j * unit[args[a]] / unit[family.outs[0, o]])
+        i, j = np.nonzero(np.tril(family.hess_pattern))
+        if kind == "integers":
+            h = rng.integers(-2, 3, len(i)) * 1.0
+        elif kind in ("low_rank", "terminal"):
+            v = rng.normal(size=family.k) * family.is_loss
+            if kind == "terminal":  # only what reads the last vertex has curvature
+                v = v * np.any(args == structure.num_slots - 1)
+            h = v[i] * v[j]
+        else:
+            h = rng.normal(size=len(i))
+        if kind == "sparse":
+            h *= rng.random(len(i)) < rng.choice([0.1, 0.5])
+        if kind == "bilinear":
+            h *= i != j
+        if kind == "cancelling":
+            # Equal losses come in threes that add up to rounding: 0.1 + 0.2 - 0.3.
+            key = (args.tobytes(), family.hess_pattern.tobytes(), family.is_loss)
+            before = cancel.get(key)
+            cancel[key] = h
+            if before is not None and len(before):
+                h = -before if rng.random() < 0.5 else -before * (1 + 2e-16)
+        parts.append(scale * h * unit[args[i]] * unit[args[j]])
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Dense:
+    """H, and the magnitudes that went into its entries."""
+
+    h: np.ndarray
+    magnitude: np.ndarray
+    extended: np.ndarray
+    """H in extended precision."""
+
+    @property
+    def unit(self) -> np.ndarray:
+        """In these units no entry of a positive semidefinite H is above one."""
+        d = np.diagonal(self.magnitude)
+        largest = self.magnitude.max(1, initial=0.0)
+        size = np.where(d > 0, d, np.where(largest > 0, largest, 1.0))
+        return 1 / np.sqrt(size)
+
+    def spectrum(self) -> tuple[np.ndarray, float]:
+        """Eigenvalues of H in units, and how large they would be without cancellation."""
+        u = self.unit
+        w = np.linalg.eigvalsh(u[:, None] * self.h * u)
+        return w, float(np.linalg.norm(u[:, None] * self.magnitude * u, 2))
+
+    def pivots(self) -> np.ndarray:
+        """Sizes of the pivots of H in units, by Gauss with complete pivoting in extended precision: they tell the rank."""
+        u = self.unit.astype(np.longdouble)
+        a = u[:, None] * self.extended * u
+        out = np.zeros(len(a))
+        for k in range(len(a)):
+            at = np.unravel_index(np.argmax(np.abs(a[k:, k:])), (len(a) - k, len(a) - k))
+            i, j = k + at[0], k + at[1]
+            a[[k, i]] = a[[i, k]]
+            a[:, [k, j]] = a[:, [j, k]]
+            out[k] = abs(a[k, k])
+            if out[k] == 0:
+                break
+            a[k + 1 :] -= (a[k + 1 :, k] / a[k, k])[:, None] * a[k]
+        return out
+
+    def backward_error(self, x: np.ndarray, b: np.ndarray) -> float:
+        """The largest |Hx - b| relative to |H||x| + |b|, in units."""
+        u = self.unit
+        residual = np.abs(self.h @ x - b) * u[:, None]
+        size = (u[:, None] * (self.magnitude @ np.abs(x))).max(0) + (u[:, None] * np.abs(b)).max(0)
+        return float((residual.max(0) / np.maximum(size, 1e-300)).max())
+
+
+def dense(structure: Structure, sources: np.ndarray, shift: float) -> Dense:
+    """H = [I; G]ᵀ (Σ H_f) [I; G] with G = ∂(nodes)/∂(inputs): no tree, no order, no plan. In extended precision."""
+    n, s = structure.num_inputs, structure.num_slots
+    jac, hess = np.zeros((s, s), np.longdouble), np.zeros((s, s), np.longdouble)
+    mag = np.zeros((s, s), np.longdouble)
+    at = 0
+    for family in structure.families:
+        args = family.args[0]
+        if family.outs is not None:
+            o, a = np.nonzero(family.jac_pattern)
+            np.add.at(jac, (family.outs[0, o], args[a]), sources[at : at + len(o)])
+            at += len(o)
+        i, j = np.nonzero(np.tril(family.hess_pattern))
+        values = sources[at : at + len(i)]
+        at += len(i)
+        for r, c, v in zip(args[i], args[j], values, strict=True):
+            hess[r, c] += v
+            mag[r, c] += abs(v)
+        off = i != j
+        for r, c, v in zip(args[j[off]], args[i[off]], values[off], strict=True):
+            hess[r, c] += v
+            mag[r, c] += abs(v)
+    forward = np.zeros((s, n), np.longdouble)
+    forward[:n] = np.eye(n)
+    for v in range(n, s):
+        forward[v] = jac[v, :v] @ forward[:v]
+    size = np.abs(forward)
+    h = forward.T @ hess @ forward + shift * np.eye(n)
+    magnitude = size.T @ mag @ size + abs(shift) * np.eye(n)
+    return Dense(h.astype(np.float64), magnitude.astype(np.float64), h)
