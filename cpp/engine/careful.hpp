@@ -25,6 +25,7 @@ struct CarefulFront {
     T* off;            // [candidates] off[k] couples k and k + 1 in a 2×2 pivot
     T* y;              // [candidates, columns] right-hand sides as rows of L
     T* scratch;        // [3, ld]
+    int32_t primal;    // names below this are no duals
 };
 
 template <class T, class Assembled>
@@ -98,9 +99,27 @@ private:
         for (int64_t i = top_; i < c; ++i) w[i] = f_.r[i * f_.ld + c];
         std::memcpy(w + c, f_.r + c * f_.ld + c, size_t(f_.n + f_.columns - c) * sizeof(T));
         const int64_t j = floor_to_vector<T>(top_);
-        if (top_ > first_)
-            row_of_tiles<T, 1, kSubtract>(top_ - first_, f_.l + first_ * f_.n + c, f_.n, f_.r + first_ * f_.ld + j, f_.ld, w + j,
-                                          f_.ld, w + j, f_.ld, end_ - j);
+        if (top_ == first_) return;
+        row_of_tiles<T, 1, kSubtract>(top_ - first_, f_.l + first_ * f_.n + c, f_.n, f_.r + first_ * f_.ld + j, f_.ld, w + j, f_.ld,
+                                      w + j, f_.ld, end_ - j);
+        if (bare(c))
+            for (int64_t i = top_; i < f_.n; ++i) flush(w[i], c, i);
+    }
+
+    // Nothing was ever added to the diagonal of a bare row, and so its bound says nothing of noise in the row. (A pair may change
+    // such a row: where one partner is coupled with it, and the other with something else.) Not duals: theirs are bare as a rule.
+    bool bare(int64_t c) const { return f_.bound[c] == 0 && f_.ids[c] < f_.primal; }
+
+    // Make entry (c, i) zero where the panel, which has just been applied to it, left rounding only.
+    void flush(T& entry, int64_t c, int64_t i) const {
+        if (entry == 0) return;
+        T before = entry, size = 0;
+        for (int64_t k = first_; k < top_; ++k) {
+            const T part = f_.l[k * f_.n + c] * f_.r[k * f_.ld + i];
+            before += part;
+            size += abs(part);
+        }
+        if (abs(entry) <= rounding(abs(before) + size)) entry = 0;
     }
 
     // Apply the panel to all other rows.
@@ -110,6 +129,9 @@ private:
         if (top_ > first_)
             multiply<T, kSubtract, false>(top_ - first_, from, f_.n, true, f_.n + f_.columns, f_.l + first_ * f_.n, f_.n,
                                           f_.r + first_ * f_.ld, f_.ld, f_.r, f_.ld, f_.r, f_.ld);
+        for (int64_t c = top_; c < f_.n && top_ > first_; ++c)
+            if (bare(c))
+                for (int64_t i = top_; i < f_.n; ++i) flush(i < c ? f_.r[i * f_.ld + c] : f_.r[c * f_.ld + i], c, i);
         first_ = top_;
     }
 

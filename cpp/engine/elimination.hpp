@@ -259,6 +259,20 @@ private:
             for (int64_t k = 0; k < n; ++k) bound[k] += abs(size[i * ld + k] * c[i * ld + k]);
         }
         multiply<T, kAdd, FIXED>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
+        for (int64_t k = 0; k < n; ++k)
+            if (bound[k] == 0) flush(k, p, n, ld, size, w, c, r);
+    }
+
+    // The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries zero that are rounding.
+    static void flush(int64_t row, int64_t p, int64_t n, int64_t ld, const T* f, const T* w, const T* c, T* r) {
+        for (int64_t j = 0; j < n; ++j) {
+            T& entry = j < row ? r[j * ld + row] : r[row * ld + j];
+            T size = 0;
+            for (int64_t i = 0; i < p; ++i)
+                size += abs(f[i * ld + row]) * (abs(w[i * ld + j]) + abs(c[i * ld + j])) +
+                        abs(f[i * ld + j]) * (abs(w[i * ld + row]) + abs(c[i * ld + row]));
+            if (abs(entry) <= T(kNoise) * Precision<T>::eps * size) entry = 0;
+        }
     }
 
     // Free plans: the -1 of the pairs, the shift, and the right-hand sides of the inputs.
@@ -313,7 +327,8 @@ private:
             return sum;
         };
         const CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, at.bound, ids, places_.data(), places_.data() + n,
-                                    flags_.data(), l,     off_.data(), at.y, at.panel};
+                                    flags_.data(), l,     off_.data(), at.y, at.panel,
+                                    plan_.causal() ? plan_.num_slots() : plan_.num_inputs()};
         Careful<T, decltype(assembled)> careful(whole, done, assembled, tally_);
         for (int32_t i = 0; i < shape.num_pairs; ++i)
             if (max(shape.pairs[2 * i], shape.pairs[2 * i + 1]) < shape.q)

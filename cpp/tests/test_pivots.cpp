@@ -53,7 +53,7 @@ Result careful(const Matrix& a, int64_t n, int64_t candidates, int64_t done = 0,
         out.plain = done == candidates;
     }
     const CarefulFront<double> front{w.r.data(), w.ld, n, candidates, 1, w.bound.data(), w.ids.data(), w.place.data(),
-                                     w.place.data() + n, w.null.data(), w.l.data(), w.off.data(), w.y.data(), w.scratch.data()};
+                                     w.place.data() + n, w.null.data(), w.l.data(), w.off.data(), w.y.data(), w.scratch.data(), 0};
     Careful<double, decltype(assembled)> search(front, done, assembled, out.tally);
     if (pairs)
         for (int64_t i = 0; i < candidates / 2; ++i) search.substitute(i, candidates / 2 + i);
