@@ -6,14 +6,15 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11 python,$(shell \
 	$(p) -c 'import sys; print("$(p)" if sys.version_info >= (3, 11) else "")' 2>/dev/null)))
 PYTEST_ARGS ?= -n 2
-SOURCES := $(wildcard cpp/* cpp/engine/*) CMakeLists.txt pyproject.toml
+SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
-.PHONY: help demo test test-all lint format native clean
+.PHONY: help demo test test-all test-native lint format native clean
 
 help:
 	@echo "make demo      make $(VENV), install, run the demo (writes gnewt_demo.png)"
 	@echo "make test      lint, then every test that is not marked slow"
 	@echo "make test-all  lint, then every test"
+	@echo "make test-native  tests of the native engine in C++, plain and with sanitizers (test-all runs them)"
 	@echo "make lint      format check, lint, types, import layers"
 	@echo "make format    rewrite the sources in the house format"
 	@echo "make native    build the native library in place, for runs from source (PYTHONPATH=src)"
@@ -25,8 +26,18 @@ demo: $(VENV)/.run-installed
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
-test-all: lint
+test-all: lint test-native
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Where there is no C++ compiler there is no native engine to test.
+test-native: $(VENV)/.dev-installed
+	@if ! command -v $${CXX:-c++} > /dev/null; then echo "test-native: no C++ compiler"; exit 0; fi; set -ex; \
+	cmake -S . -B build/tests -DCMAKE_BUILD_TYPE=Release -DGNEWT_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(BIN)/python); \
+	cmake --build build/tests --target check; \
+	cmake -S . -B build/asan -DGNEWT_SANITIZE=ON -DGNEWT_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(BIN)/python); \
+	cmake --build build/asan --target check; \
+	PYTHONPATH=tests $(BIN)/python -m helpers.dump_native build/asan/problems.bin; \
+	build/asan/cpp/tests/replay build/asan/problems.bin
 
 lint: $(VENV)/.dev-installed
 	$(BIN)/ruff format --check .

@@ -105,7 +105,9 @@ def layout(plan: Plan, num_sources: int | None = None) -> NativeLayout:
 def buffer_sizes(layout: NativeLayout) -> tuple[int, int]:
     """Numbers and integers to keep a factor in: with room for fronts that delayed pivots have made larger."""
     spare = layout.factor_size // 4 + 256 if layout.causal else 0
-    return layout.factor_size + spare, layout.index_size + (layout.num_unknowns // 4 + 256 if layout.causal else 0)
+    return layout.factor_size + spare, layout.index_size + (
+        layout.num_unknowns // 4 + 256 if layout.causal else 0
+    )
 
 
 def factor_solve(
