@@ -54,8 +54,8 @@ class HostSolve:
         real, whole = jax.ShapeDtypeStruct((), rhs.dtype), jax.ShapeDtypeStruct((), jnp.int32)
         inertia = jax.ShapeDtypeStruct((3,), jnp.int32)
         null = jax.ShapeDtypeStruct((self._plan.num_unknowns,), jnp.int8)
-        known = Elimination(whole, inertia, whole, real, real, null, ())
-        shapes = (jax.ShapeDtypeStruct(rhs.shape, rhs.dtype), known)
+        known: tuple[Any, ...] = (whole, inertia, whole, real, real, null, ())
+        shapes = (jax.ShapeDtypeStruct(rhs.shape, rhs.dtype), Elimination(*known))
         return jax.pure_callback(self._run, shapes, needed, sources, shift, rhs, vmap_method="sequential")
 
     def _run(self, needed: Any, sources: Any, shift: Any, rhs: Any) -> tuple[np.ndarray, Elimination]:
@@ -63,8 +63,16 @@ class HostSolve:
         null = np.zeros(self._plan.num_unknowns, np.int8)
         if not needed:
             zero = np.zeros((), rhs.dtype)
-            known = (np.int32(OK), np.zeros(3, np.int32), np.int32(0), zero, zero, null, ())
-            return np.zeros_like(rhs), Elimination(*known)  # type: ignore[arg-type]
+            nothing: tuple[Any, ...] = (
+                np.int32(OK),
+                np.zeros(3, np.int32),
+                np.int32(0),
+                zero,
+                zero,
+                null,
+                (),
+            )
+            return np.zeros_like(rhs), Elimination(*nothing)
         with np.errstate(all="ignore"):
             factor = factorize(self._plan, sources, float(shift), self._eps)
             solution = factor.solve(rhs.astype(np.float64))
@@ -72,7 +80,7 @@ class HostSolve:
         status = SINGULAR if len(factor.null) else OK
         if not np.all(np.isfinite(solution)):
             status = NONFINITE
-        known = (
+        known: tuple[Any, ...] = (
             np.int32(status),
             np.array(factor.inertia, np.int32),
             np.int32(factor.num_delayed),
@@ -81,4 +89,4 @@ class HostSolve:
             null,
             (),
         )
-        return solution.astype(rhs.dtype), Elimination(*known)  # type: ignore[arg-type]
+        return solution.astype(rhs.dtype), Elimination(*known)

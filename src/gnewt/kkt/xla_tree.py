@@ -6,6 +6,7 @@ parent. Right-hand sides and solutions live in one array over all unknowns; bare
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from jaxtyping import Float
 
 from gnewt.kkt.xla_front import Gains, Message, Pivots, eliminate
 from gnewt.kkt.xla_layout import FIRST, XlaLayout
-from gnewt.kkt.xla_schedule import Block
+from gnewt.kkt.xla_schedule import Block, Segment
 
 _PARTS = ("ids", "f", "g", "row", "col", "has")
 
@@ -38,25 +39,59 @@ class Tree:
         pool = numbers[arrays["pool"]]
         magnitude = magnitudes[arrays["diagonal"]].at[: layout.num_inputs].add(jnp.abs(shift))
 
-        def run(carry: tuple[Array, Array], step: Any, part: dict[str, Array], i: int, block: Block) -> Any:
-            pool, magnitude = carry
+        def read(pool: Array, magnitude: Array, step: Any, i: int, block: Block) -> tuple[Array, Array]:
+            """The fronts of a step as they stand in the pool, and what was added to their diagonals."""
             shape, size = block.shape, block.width * block.shape.n**2
             matrix = jax.lax.dynamic_slice(pool, [layout.pool_starts[i] + step * size], [size])
-            matrix = matrix.reshape(block.width, shape.n, shape.n)
-            ids = part["ids"][:, shape.p :]
-            here = magnitude.at[ids].get(mode="fill", fill_value=0)
-            shifts = jnp.where(ids[:, 2 * shape.m : shape.q] < layout.num_unknowns, shift, 0)
-            inputs = (matrix, numbers[part["f"]], numbers[part["g"]], here, shifts)
-            gains, pivots, message = _unless_absent(
-                lambda *a: eliminate(shape, layout.nesting[i], *a, eps), block, part["has"], inputs
-            )
-            if shape.b:
-                place = part["row"][:, :, None] + part["col"][:, None, :]
-                pool = pool.at[place].add(message.schur, mode="drop")
-                magnitude = magnitude.at[ids[:, shape.q :]].add(message.added, mode="drop")
-            return (pool, magnitude), (gains, pivots)
+            ids = jax.lax.dynamic_index_in_dim(arrays[f"ids{i}"], step, 0, keepdims=False)
+            here = magnitude.at[ids[:, shape.p :]].get(mode="fill", fill_value=0)
+            return matrix.reshape(block.width, shape.n, shape.n), here
 
-        _, out = self._walk(arrays, run, (pool, magnitude))
+        def run(ready: Any, part: dict[str, Array], i: int, block: Block) -> tuple[Gains, Pivots, Message]:
+            shape = block.shape
+            ids = part["ids"][:, shape.p + 2 * shape.m : shape.p + shape.q]
+            shifts = jnp.where(ids < layout.num_unknowns, shift, 0)
+            inputs = (ready[0], numbers[part["f"]], numbers[part["g"]], ready[1], shifts)
+            run_block = functools.partial(eliminate, shape, layout.nesting[i], eps=eps)
+            return _unless_absent(run_block, block, part["has"], inputs)
+
+        def step_of(carry: Any, step: Any, parts: list[dict[str, Array]], first: int, blocks: Any) -> Any:
+            pool, magnitude, ready = carry
+            done = [
+                run(r, part, first + j, b)
+                for j, (r, part, b) in enumerate(zip(ready, parts, blocks, strict=True))
+            ]
+            for (_, _, message), part, block in zip(done, parts, blocks, strict=True):
+                if block.shape.b:
+                    place = part["row"][:, :, None] + part["col"][:, None, :]
+                    pool = pool.at[place].add(message.schur, mode="drop")
+                    separator = part["ids"][:, block.shape.p + block.shape.q :]
+                    magnitude = magnitude.at[separator].add(message.added, mode="drop")
+            return (pool, magnitude), [(gains, pivots) for gains, pivots, _ in done]
+
+        out: list[tuple[Gains, Pivots]] = []
+        for segment in layout.segments:
+            first, blocks, last = len(out), segment.blocks, segment.steps - 1
+            parts = self._parts(arrays, first, segment)
+            ready = [read(pool, magnitude, 0, first + j, block) for j, block in enumerate(blocks)]
+
+            def body(carry: Any, xs: Any, first: int = first, blocks: Any = blocks, last: int = last) -> Any:
+                step, parts = xs
+                (pool, magnitude), results = step_of(carry, step, parts, first, blocks)
+                # Fronts are read one step ahead, after the pool was written to. To read them when they are needed
+                # would let reads and writes of one pool overlap, and cost a copy of all of it in every step.
+                after = jnp.minimum(step + 1, last)
+                ready = [read(pool, magnitude, after, first + j, block) for j, block in enumerate(blocks)]
+                return (pool, magnitude, ready), results
+
+            if segment.steps == 1:
+                alone = jax.tree.map(lambda a: a[0], parts)
+                (pool, magnitude), results = step_of((pool, magnitude, ready), 0, alone, first, blocks)
+                results = jax.tree.map(lambda a: a[None], results)
+            else:
+                steps = jnp.arange(segment.steps, dtype=jnp.int32)
+                (pool, magnitude, _), results = jax.lax.scan(body, (pool, magnitude, ready), (steps, parts))
+            out += results
         return tuple(o[0] for o in out), tuple(o[1] for o in out)
 
     def solve(
@@ -64,25 +99,24 @@ class Tree:
     ) -> Float[Array, "unknowns columns"]:
         """Right-hand sides up the tree, solutions down. The rows of bare duals are meaningless."""
 
-        def up(z: Array, step: Any, part: dict[str, Any], i: int, block: Block) -> tuple[Array, None]:
-            p, q, kept = block.shape.p, block.shape.q, part["gains"]
+        def up(z: Array, part: dict[str, Any], kept: Gains, block: Block) -> Array:
+            p, q = block.shape.p, block.shape.q
             r = z.at[part["ids"]].get(mode="fill", fill_value=0)
             pulled = jnp.swapaxes(kept.f, 1, 2) @ r[:, :p]
             t = pulled[:, :q] + r[:, p : p + q]
             y = kept.inverse @ t - r[:, p : p + q]
             passed = pulled[:, q:] - jnp.swapaxes(kept.x, 1, 2) @ t
-            return z.at[part["ids"][:, p:]].add(jnp.concatenate([y, passed], axis=1), mode="drop"), None
+            return z.at[part["ids"][:, p:]].add(jnp.concatenate([y, passed], axis=1), mode="drop")
 
-        def down(z: Array, step: Any, part: dict[str, Any], i: int, block: Block) -> tuple[Array, None]:
-            p, q, kept = block.shape.p, block.shape.q, part["gains"]
+        def down(z: Array, part: dict[str, Any], kept: Gains, block: Block) -> Array:
+            p, q = block.shape.p, block.shape.q
             r = z.at[part["ids"][:, p:]].get(mode="fill", fill_value=0)
             mine = r[:, :q] - kept.x @ r[:, q:]
             states = kept.f @ jnp.concatenate([mine, r[:, q:]], axis=1)
             here = part["ids"][:, : p + q]
-            return z.at[here].set(jnp.concatenate([states, mine], axis=1), mode="drop"), None
+            return z.at[here].set(jnp.concatenate([states, mine], axis=1), mode="drop")
 
-        z, _ = self._walk(arrays, up, rhs, gains)
-        return self._walk(arrays, down, z, gains, reverse=True)[0]
+        return self._walk(arrays, down, self._walk(arrays, up, rhs, gains), gains, reverse=True)
 
     def residual(
         self,
@@ -110,52 +144,47 @@ class Tree:
             # Between separators a front has no entries of its own; padding is dropped.
             product = product.at[ids].add(part, mode="drop")
 
-        def up(z: Array, step: Any, part: dict[str, Any], i: int, block: Block) -> tuple[Array, None]:
-            p, kept = block.shape.p, part["gains"]
+        def up(z: Array, part: dict[str, Any], kept: Gains, block: Block) -> Array:
+            p = block.shape.p
             if not p:
-                return z, None
+                return z
             own = z.at[part["ids"][:, :p]].get(mode="fill", fill_value=0)
-            return z.at[part["ids"][:, p:]].add(jnp.swapaxes(kept.f, 1, 2) @ own, mode="drop"), None
+            return z.at[part["ids"][:, p:]].add(jnp.swapaxes(kept.f, 1, 2) @ own, mode="drop")
 
-        product, _ = self._walk(arrays, up, product, gains)
+        product = self._walk(arrays, up, product, gains)
         bare = arrays["bare"][:, None]
         return jnp.where(bare, 0, rhs - product)
+
+    def _parts(self, arrays: Any, first: int, segment: Segment) -> list[dict[str, Any]]:
+        """The arrays of a segment's blocks, [steps, width, ...]."""
+        numbers = range(first, first + len(segment.blocks))
+        return [{name: arrays[f"{name}{i}"] for name in _PARTS} for i in numbers]
 
     def _walk(
         self,
         arrays: Any,
-        run: Callable[[Any, Any, dict[str, Any], int, Block], tuple[Any, Any]],
+        run: Callable[[Any, dict[str, Any], Gains, Block], Any],
         carry: Any,
-        gains: tuple[Gains, ...] | None = None,
+        gains: tuple[Gains, ...],
         reverse: bool = False,
-    ) -> tuple[Any, list[Any]]:
-        """Run all blocks of all segments, leaves first or (reverse) roots first; collect outputs by block."""
-        out: list[Any] = [None] * len(self.blocks)
+    ) -> Any:
+        """Run all blocks of all segments, leaves first or (reverse) roots first."""
         segments = self.layout.segments
         firsts = np.cumsum([0] + [len(s.blocks) for s in segments]).tolist()[:-1]
         order = list(zip(segments, firsts, strict=True))
         for segment, first in reversed(order) if reverse else order:
-            parts = []
-            for i in range(first, first + len(segment.blocks)):
-                part: dict[str, Any] = {name: arrays[f"{name}{i}"] for name in _PARTS}
-                parts.append(part if gains is None else part | {"gains": gains[i]})
+            mine = (self._parts(arrays, first, segment), gains[first : first + len(segment.blocks)])
 
-            def body(carry: Any, xs: Any, blocks: Any = segment.blocks, first: int = first) -> Any:
-                step, parts = xs
-                results = []
-                for j, block in enumerate(blocks):
-                    carry, result = run(carry, step, parts[j], first + j, block)
-                    results.append(result)
-                return carry, results
+            def body(carry: Any, xs: Any, blocks: tuple[Block, ...] = segment.blocks) -> tuple[Any, None]:
+                for part, kept, block in zip(*xs, blocks, strict=True):
+                    carry = run(carry, part, kept, block)
+                return carry, None
 
             if segment.steps == 1:
-                carry, results = body(carry, (0, jax.tree.map(lambda a: a[0], parts)))
-                results = jax.tree.map(lambda a: a[None], results)
+                carry, _ = body(carry, jax.tree.map(lambda a: a[0], mine))
             else:
-                steps = jnp.arange(segment.steps, dtype=jnp.int32)
-                carry, results = jax.lax.scan(body, carry, (steps, parts), reverse=reverse)
-            out[first : first + len(segment.blocks)] = results
-        return carry, out
+                carry, _ = jax.lax.scan(body, carry, mine, reverse=reverse)
+        return carry
 
 
 def _unless_absent(
