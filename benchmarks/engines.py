@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from harness import Figure, interleave, isa, ratio, relative, report  # first: it fixes the threads
 
+# isort: split
+
 import jax
 import jax.numpy as jnp
-import numpy as np
-
 import lqr
+import numpy as np
 from solvers import Cholmod, Native, Pardiso, have, kkt_matrix
 
 HORIZON = 1000

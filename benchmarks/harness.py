@@ -1,29 +1,19 @@
-"""What every benchmark shares: one thread, interleaved minima, results with their environment.
+"""What every benchmark shares: interleaved minima, results with their environment, as JSON and Markdown.
 
-Import this module before JAX, NumPy or a peer: it fixes the number of threads and the instruction set of all of them.
-`GNEWT_ISA=avx2` holds gnewt, XLA, MKL and OpenBLAS to AVX2; without it each takes the best that it knows.
+Import this module before JAX, NumPy or a peer: it fixes the threads of all of them.
 """
 
 from __future__ import annotations
 
-import os
+import one_thread  # noqa: F401
 
-for _name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR"):
-    os.environ[f"{_name}_NUM_THREADS"] = "1"
-_FLAGS = ["--xla_cpu_multi_thread_eigen=false", "intra_op_parallelism_threads=1"]
-if os.environ.get("GNEWT_ISA") == "avx2":
-    _FLAGS.append("--xla_cpu_max_isa=AVX2")
-    os.environ["MKL_ENABLE_INSTRUCTIONS"] = "AVX2"
-    os.environ["OPENBLAS_CORETYPE"] = "Haswell"
-os.environ["XLA_FLAGS"] = " ".join(_FLAGS)
-if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-
+# isort: split
 import dataclasses
 import datetime
 import gc
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 import subprocess
@@ -45,10 +35,12 @@ WIDE = 10
 """Columns beyond which a table of few rows is shown on its side."""
 BURST = 3
 """Calls in a row."""
-SLOW = 1.0
-"""Seconds beyond which a call is timed only a few times."""
+SLOW = 0.5
+"""Seconds beyond which a call is timed only a few times ..."""
+SLOW_REPEATS = 3
+"""... namely as often as this, and to the end of the turn."""
 LONG_ENOUGH = 0.3
-"""Seconds for each competitor; short calls are repeated until then, 10 × REPEATS times at most."""
+"""Seconds for each competitor: short calls are repeated until then, 10 × REPEATS times at most."""
 
 
 def interleave(calls: Mapping[str, Callable[[], Any]], repeats: int = REPEATS) -> dict[str, float]:
@@ -65,13 +57,11 @@ def interleave(calls: Mapping[str, Callable[[], Any]], repeats: int = REPEATS) -
     gc.collect()
     gc.disable()
     try:
-        for turn in range(10 * repeats // BURST):
+        for _ in range(10 * repeats // BURST):
             for name, call in calls.items():
-                if name not in slow or turn < 2:
+                least = SLOW_REPEATS if name in slow else repeats
+                if len(times[name]) <= least or (name not in slow and sum(times[name]) < LONG_ENOUGH):
                     times[name] += [_time(call) for _ in range(BURST)]
-            enough = all(sum(t) >= LONG_ENOUGH for t in times.values())
-            if enough and (turn + 1) * BURST >= repeats:
-                break
     finally:
         gc.enable()
     return {name: min(t) for name, t in times.items()}

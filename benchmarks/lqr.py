@@ -168,9 +168,9 @@ def riccati_scan(x: Any, us: Any, gradient: Any, F: Any, W: Any) -> Any:
 
     def backward(carry: Any, now: Any) -> Any:
         V, v = carry
-        F, W, l = now
+        F, W, w = now
         Q = W + F.T @ (V @ F)
-        q = l + F.T @ v
+        q = w + F.T @ v
         factor = cho_factor(Q[nx:, nx:], lower=True)
         gains = cho_solve(factor, jnp.concatenate([Q[nx:, :nx], q[nx:, None]], axis=1))
         K, k = gains[:, :nx], gains[:, nx]

@@ -74,11 +74,12 @@ def kkt_matrix(structure: Structure, sources: Any) -> sp.csr_matrix:
     return sp.csr_matrix(half + sp.tril(half, -1).T)
 
 
+ORDERINGS = {"METIS": 2, "minimum degree": 0}
+"""Of PARDISO; METIS is its default."""
+
+
 class Pardiso:
     """MKL PARDISO through pypardiso: analysis once, then numerical factorisation and solve (phases 22 and 33)."""
-
-    ORDERINGS = {"METIS": 2, "minimum degree": 0}
-    """METIS is MKL's default."""
 
     def __init__(
         self, matrix: sp.csr_matrix, rhs: np.ndarray, mtype: int = -2, ordering: str = "METIS"
@@ -87,7 +88,7 @@ class Pardiso:
 
         self.solver = PyPardisoSolver(mtype=mtype)
         # MKL's defaults for symmetric matrices, with the ordering given.
-        for at, value in {1: 1, 2: self.ORDERINGS[ordering], 10: 8, 21: 1}.items():
+        for at, value in {1: 1, 2: ORDERINGS[ordering], 10: 8, 21: 1}.items():
             self.solver.iparm[at - 1] = value
         half = _upper(matrix)
         self.numbers = np.ascontiguousarray(half.data)
