@@ -46,7 +46,7 @@ void copy(const std::vector<T>& from, T* to) {
 }  // namespace
 
 // Counts changes of this interface; the loader refuses a library that speaks another one.
-GNEWT_API int gnewt_abi_version() { return 2; }
+GNEWT_API int gnewt_abi_version() { return 3; }
 
 // `num_readers` is 0 for a free order, otherwise `num`.
 GNEWT_API int gnewt_greedy_order(int use_fill, Count num, const Count* ptr, const Index* idx, const Count* sizes,
@@ -81,6 +81,18 @@ GNEWT_API void gnewt_tree_copy(const Tree* tree, Index* parent, Count* frontal_p
 }
 
 GNEWT_API void gnewt_tree_free(Tree* tree) { std::unique_ptr<Tree>(tree).reset(); }
+
+GNEWT_API int gnewt_merge_fronts(int causal, Count num, const Index* parent, const Count* p, const Count* q,
+                                 const Count* b, const Count* reads, const Count* link_ptr, const Index* link_bag,
+                                 const Count* link_reads, const Count* sep_ptr, const Index* sep_bag,
+                                 const Count* sep_pairs, Count* top) {
+    return guarded([&] {
+        const Bags bags{causal != 0, {parent, num}, {p, num}, {q, num}, {b, num}, {reads, num},
+                        rows(num, link_ptr, link_bag), {link_reads, link_ptr[num]},
+                        rows(num, sep_ptr, sep_bag), {sep_pairs, sep_ptr[num]}};
+        merge_fronts(bags, {top, num});
+    });
+}
 
 // `target` has num_nonzeros elements; so have entry_row and entry_col, of which the first *num_entries are set.
 GNEWT_API int gnewt_place_entries(Count num_fronts, const Count* elim_ptr, const Count* sep_ptr,

@@ -65,6 +65,23 @@ struct Tree {
 Tree decompose(const Rows& adjacency, Span<const Index> order, Count tail, Span<const Index> vertex_of_item,
                Count limit);
 
+// Merging of small fronts (merge.cpp)
+
+// What the model needs to know of the bags of a tree; see plan/merge.py.
+struct Bags {
+    bool causal;
+    Span<const Index> parent;
+    Span<const Count> p, q, b;  // scalars of pairs, inputs and separator; free plans: 0, unknowns, unknowns
+    Span<const Count> reads;    // between two pairs of the bag
+    Rows links;                 // bags that hold pairs which pairs of this bag read ...
+    Span<const Count> link_reads;
+    Rows separators;  // for each item of a separator the bag that eliminates it ...
+    Span<const Count> separator_pairs;
+};
+
+// Name for each bag the highest one of its group.
+void merge_fronts(const Bags& bags, Span<Count> top);
+
 // Assembly maps (layout.cpp)
 
 // Fronts over positions, the numbering of the unknowns by elimination.

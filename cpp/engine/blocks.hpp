@@ -63,5 +63,27 @@ inline void place(const Block& k, const T* __restrict src, T* __restrict to, int
     });
 }
 
+// Offset of row i of a block, and its length.
+GNEWT_INLINE int64_t row_start(const Block& k, int64_t i) { return i * k.step + int64_t(k.dstep) * i * (i - 1) / 2; }
+GNEWT_INLINE int64_t row_length(const Block& k, int64_t i) { return k.len + i * k.dlen; }
+
+// Add the magnitudes that a block brings to the diagonal of its part.
+template <class T>
+inline void place_diagonal(const Block& k, const T* src, T* to) {
+    const int64_t outer = k.transposed ? k.col : k.row, inner = k.transposed ? k.row : k.col;
+    for (int64_t i = 0; i < k.rows; ++i) {
+        const int64_t j = outer + i - inner;
+        if (j >= 0 && j < row_length(k, i)) to[outer + i] += abs(src[row_start(k, i) + j]);
+    }
+}
+
+// The magnitude that a block brings to entry (row, col) of its part.
+template <class T>
+inline T magnitude_at(const Block& k, const T* src, int64_t row, int64_t col) {
+    const int64_t i = k.transposed ? col - k.col : row - k.row, j = k.transposed ? row - k.row : col - k.col;
+    if (i < 0 || i >= k.rows || j < 0 || j >= row_length(k, i)) return 0;
+    return abs(src[row_start(k, i) + j]);
+}
+
 }  // namespace GNEWT_ISA
 }  // namespace gnewt::engine

@@ -69,16 +69,23 @@ template <class T>
 struct Precision;
 template <>
 struct Precision<double> {
-    static constexpr double eps = 2.220446049250313e-16;
+    static constexpr double eps = 2.220446049250313e-16, tiny = 1e-290;  // nothing smaller is a pivot: its inverse overflows
 };
 template <>
 struct Precision<float> {
-    static constexpr float eps = 1.1920929e-7f;
+    static constexpr float eps = 1.1920929e-7f, tiny = 1e-36f;
 };
 
 // The two constants of the pivot test, as in kkt/pivots.py.
 constexpr double kThreshold = 0.01;  // a pivot may make entries grow by at most 1 / kThreshold
 constexpr double kNoise = 32.0;      // an entry below kNoise * eps * (what was added into it) counts as zero
+
+// What is noise in a diagonal entry, where its unknown is replaced by others. An entry that kept its size is as good as new: its
+// errors cannot grow relative to it. One that cancelled is noise of the size of what went into it, and stays it.
+template <class T>
+inline T carried(T value, T bound) {
+    return value < T(kThreshold) * bound ? bound : value;
+}
 
 }  // namespace GNEWT_ISA
 }  // namespace gnewt::engine

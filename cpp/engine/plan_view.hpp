@@ -70,6 +70,16 @@ struct PlanView {
     int64_t num_unknowns() const { return 2 * int64_t(num_slots()) - num_inputs(); }
     bool causal() const { return data[kIsCausal] != 0; }
 
+    // Rows of L that the fronts of a causal plan have where no pivot is moved.
+    int64_t rows_size() const {
+        int64_t size = 0;
+        for (int64_t i = 0; causal() && i < num_fronts(); ++i) {
+            const int32_t* s = data + data[kShapesAt] + data[data[kFrontsAt] + 4 * i];
+            size += int64_t(s[1]) * (int64_t(s[1]) + s[2]);
+        }
+        return size;
+    }
+
     Front front(int64_t i) const {
         const int32_t* f = data + data[kFrontsAt] + 4 * i;
         const int32_t* s = data + data[kShapesAt] + f[0];

@@ -6,12 +6,14 @@ from gnewt._errors import (
     GnewtError,
     GraphError,
     InternalError,
+    PerformanceNotice,
     PlanError,
     QPError,
     StepError,
     TraceError,
 )
 from gnewt._version import __version__
+from gnewt.explain import Report, explain
 from gnewt.graph import Graph
 from gnewt.newton import Factor, Result, StepInfo, factorize, minimize, newton_step
 from gnewt.trace import trace_graph
@@ -23,13 +25,16 @@ __all__ = [
     "Graph",
     "GraphError",
     "InternalError",
+    "PerformanceNotice",
     "PlanError",
     "QPError",
+    "Report",
     "Result",
     "StepError",
     "StepInfo",
     "TraceError",
     "__version__",
+    "explain",
     "factorize",
     "minimize",
     "newton",

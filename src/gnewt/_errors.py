@@ -45,6 +45,10 @@ class InternalError(GnewtError):
     """A structure whose derivatives are not those of the objective: a bug in gnewt, caught before use."""
 
 
+class PerformanceNotice(UserWarning):
+    """gnewt works, but slower than it could, and says why."""
+
+
 class AccuracyWarning(UserWarning):
     """A Newton step whose achieved residual is far from rounding."""
 

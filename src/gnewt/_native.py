@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.ctypeslib import ndpointer
 
-_ABI = 2
+_ABI = 3
 """Version of the C interface that this module speaks (cpp/c_api.cpp)."""
 _OVER_LIMIT = 4
 _NAMES = ("libgnewt_native.so", "libgnewt_native.dylib", "libgnewt_native.dll")
@@ -39,6 +39,10 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "gnewt_tree_copy": (None, [_pointer, _out32, _out64, _out32, _out64, _out32]),
     "gnewt_tree_free": (None, [_pointer]),
+    "gnewt_merge_fronts": (
+        _int,
+        [_int, _int64, _i32, *[_i64] * 4, _i64, _i32, _i64, _i64, _i32, _i64, _out64],
+    ),
     "gnewt_place_entries": (
         _int,
         [_int64, _i64, _i64, _i64, _int64, _i64, _int64, _i32, _i32, _out64, _out64, _out32, _out32, _count],
@@ -129,6 +133,22 @@ def decompose(
     finally:
         LIBRARY.gnewt_tree_free(tree)
     return parent, frontal_ptr, frontal_idx, separator_ptr, separator_idx
+
+
+def merge_fronts(causal: bool, parent: np.ndarray, *sizes: np.ndarray) -> np.ndarray:
+    """Return the name of each bag's group; the arguments are the fields of `plan.merge.Bags`."""
+    assert LIBRARY is not None
+    num = len(parent)
+    *scalars, link_ptr, link_bag, link_reads, sep_ptr, sep_bag, sep_pairs = sizes
+    for array in scalars:
+        _check_length(array, num)
+    for ptr, bag, count in ((link_ptr, link_bag, link_reads), (sep_ptr, sep_bag, sep_pairs)):
+        _check_length(ptr, num + 1)
+        _check_ends(ptr, bag)
+        _check_ends(ptr, count)
+    top = np.empty(num, np.int64)
+    _check_status(LIBRARY.gnewt_merge_fronts(int(causal), num, parent, *sizes, top))
+    return top
 
 
 def place_entries(

@@ -349,7 +349,7 @@ def test_e7_widths_count_scalars_not_vertices():
         g = star(10, sum_star, size)
         # Scalars of one vertex are coupled with each other only through Φ: ψ acts by component, so tell
         # the plan to keep each vertex whole.
-        plan = make_plan(g.structure(), [g.slots(v) for v in (*g.inputs, *g.nodes)])
+        plan = make_plan(g.structure(), [g.slots(v) for v in (*g.inputs, *g.nodes)], merge=False)
         assert plan.certificate.width == 2 * size - 1
         printed = graph_width(11, [(i, 10) for i in range(10)], np.ones(11, int))
         assert printed == 1

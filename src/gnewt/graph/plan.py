@@ -23,7 +23,8 @@ class Certificate:
     """What an elimination costs, known before anything runs. Sizes count scalars, Σ n_v over a bag (E7)."""
 
     width: int
-    """max |χ| - 1."""
+    """max |χ| - 1 of the tree decomposition that the order gives. The other figures describe the fronts that
+    run: small bags are merged into them where this is faster, and the largest may be wider than this."""
     num_fronts: int
     flops: float
     """Σ |ι||χ|² over the bags."""
@@ -81,6 +82,8 @@ class Plan:
     input_entry: np.ndarray
     """int64[N]: diagonal entries of the inputs, where a shift μ is added: exactly H + μI."""
     certificate: Certificate
+    considered: tuple[tuple[str, Certificate, float], ...] = ()
+    """Every order that was priced: its name, its certificate before merging, its expected cost."""
 
     @property
     def num_fronts(self) -> int:
@@ -120,7 +123,7 @@ class Plan:
             if isinstance(value, np.ndarray):
                 h.update(field.name.encode() + str(value.shape).encode())
                 h.update(np.ascontiguousarray(value, np.int64).tobytes())
-            elif field.name != "certificate":
+            elif field.name not in ("certificate", "considered"):
                 h.update(f"{field.name}={value}".encode())
         return h.hexdigest()
 

@@ -71,7 +71,7 @@ class Structure:
         """M: number of (x_v, λ_v) pairs, in scalars."""
         return self.num_slots - self.num_inputs
 
-    def ravel(self, tree: PyTree) -> Array:
+    def ravel(self, tree: PyTree) -> jax.Array:
         """Flatten an input pytree into the vector of input slots, checking shapes and dtypes."""
         leaves, treedef = jax.tree_util.tree_flatten(tree)
         if treedef != self.in_tree:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+import jax
 import numpy as np
 
 from gnewt.graph import Plan
@@ -30,11 +31,13 @@ class Front:
     """X = K⁻¹ Bᵀ, [ι, ξ]."""
 
 
+@jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReferenceFactor:
     """The numbers of an elimination of K, reusable for any right-hand side."""
 
     plan: Plan
+    shift: float
     fronts: tuple[Front, ...]
     null: np.ndarray
     """Unknowns for which no pivot above rounding was found: empty iff K is numerically nonsingular."""
@@ -180,6 +183,7 @@ def factorize(
             null.append(unknowns[done.kept])
     return ReferenceFactor(
         plan,
+        shift,
         tuple(fronts),
         np.concatenate(null).astype(np.int64),
         num_delayed,

@@ -2,21 +2,28 @@
 
 from gnewt.newton.check import self_check
 from gnewt.newton.factor import Factor, Inertia
+from gnewt.newton.line_search import LineSearch
+from gnewt.newton.loop import STATUSES, Record
 from gnewt.newton.minimize import minimize
 from gnewt.newton.objective import Objective, Point
-from gnewt.newton.result import Record, Result
-from gnewt.newton.step import StepInfo, describe, factorize, newton_step
+from gnewt.newton.result import Result
+from gnewt.newton.step import STEP_STATUSES, StepInfo, describe, factorize, newton_step
 from gnewt.newton.system import System, system_of
+from gnewt.newton.trust_region import TrustRegion
 
 __all__ = [
+    "STATUSES",
+    "STEP_STATUSES",
     "Factor",
     "Inertia",
+    "LineSearch",
     "Objective",
     "Point",
     "Record",
     "Result",
     "StepInfo",
     "System",
+    "TrustRegion",
     "describe",
     "factorize",
     "minimize",

@@ -5,6 +5,7 @@ Once per structure, at the first point it is used at. Cheap: the compiled produc
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -37,9 +38,9 @@ def self_check(system: System, point: Point, models: LocalModels) -> None:
 
 def _derivatives(system: System, point: Point, v: jax.Array) -> tuple[Any, Any, Any]:
     """(f, g, H·v) of the function itself; operation by operation where it is too long to compile."""
-    if point.uncompiled is None:
+    if point.replay is None or not point.is_long:
         return system.derivatives(point, v)
-    f = jax.value_and_grad(point.uncompiled)
+    f = jax.value_and_grad(partial(point.replay, point.captured))
     (value, gradient), (_, curved) = jax.jvp(f, (jnp.asarray(point.x),), (v,))
     return value, gradient, curved
 

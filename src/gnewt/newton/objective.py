@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+from jax import Array
+from jax.core import Tracer
+
 from gnewt._errors import GraphError, explain_error, user_line
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Data, Graph, Handle, Structure, evaluate
 from gnewt.trace import TracedFunction, trace_function
 
@@ -17,19 +20,33 @@ LONG = 600
 thousand. Residuals then come from the evaluation of the graph, which is checked against f once, uncompiled."""
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:
-    """An objective at one call: its structure, the data of this call, the flat inputs."""
+    """An objective at one call: its structure, the data of this call, the flat inputs. A pytree."""
 
-    structure: Structure
-    data: Data
     x: Array
+    data: Data
     captured: Any
-    """Values that `original` needs besides x."""
-    original: Callable[[Any, Any], Any]
-    """The objective, (captured, x) ↦ f, to be compiled: the traced function itself unless it is very long."""
-    uncompiled: Callable[[Any], Any] | None = None
-    """x ↦ f for a function too long to compile; None where `original` is the function itself."""
+    """Values that `replay` needs besides x."""
+    structure: Structure = dataclasses.field(metadata={"static": True})
+    replay: Callable[[Any, Any], Any] | None = dataclasses.field(metadata={"static": True})
+    """The function itself, (captured, x) ↦ f; None for a graph, which is its own function."""
+    is_long: bool = dataclasses.field(metadata={"static": True})
+    """The function has too many equations for its derivatives to be compiled."""
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the numbers are known only when a program runs: inside jit, vmap or grad."""
+        return any(
+            isinstance(v, Tracer) for v in jax.tree_util.tree_leaves((self.x, self.data, self.captured))
+        )
+
+    def original(self, maps: Any, x: Array) -> Array:
+        """Evaluate the objective at other inputs: the function itself, unless it is too long to be compiled."""
+        if self.replay is None or self.is_long:
+            return evaluate(self.structure, maps, self.data, x)[0]
+        return self.replay(self.captured, x)
 
 
 class Objective:
@@ -62,18 +79,12 @@ class Objective:
         if self.traced is not None:
             found = self.traced.find(args)
             x = found.structure.ravel(self.traced.inputs_of(args))
-            if found.num_equations <= LONG:
-                return Point(found.structure, found.data, x, found.captured, found.replay)
-            structure, data = found.structure, found.data
-            original = structure.memo("original", lambda: _evaluation(structure))
-            replay = functools.partial(found.replay, found.captured)
-            return Point(structure, data, x, (structure.maps, data), original, replay)
+            long = found.num_equations > LONG
+            return Point(x, found.data, found.captured, found.structure, found.replay, long)
         structure = self.target.structure() if isinstance(self.target, Graph) else self.target
         assert isinstance(structure, Structure)
         tree: PyTree = args[0] if len(args) == 1 else tuple(args)
-        captured = (structure.maps, structure.data)
-        original = structure.memo("original", lambda: _evaluation(structure))
-        return Point(structure, structure.data, structure.ravel(tree), captured, original)
+        return Point(structure.ravel(tree), structure.data, (), structure, None, False)
 
     def slots(self, order: str | Sequence[Any]) -> Any:
         """Translate an order of handles into an order of slots."""
@@ -85,7 +96,3 @@ class Objective:
         """Evaluate f once more for its auxiliary output (not compiled: f may capture new values at each call)."""
         assert self.traced is not None
         return self.traced.f(*args)[1]
-
-
-def _evaluation(structure: Structure) -> Callable[[Any, Any], Any]:
-    return lambda captured, x: evaluate(structure, captured[0], captured[1], x)[0]

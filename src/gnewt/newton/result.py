@@ -5,67 +5,78 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from gnewt._errors import StepError, explain_error
 from gnewt._typing import PyTree
-from gnewt.newton.factor import Factor, Inertia
+from gnewt.newton.factor import Factor
+from gnewt.newton.loop import CONVERGED, STALLED, STATUSES
 
 MESSAGES = {
+    "running": "the run was not finished",
     "converged": "the gradient is below the tolerance",
     "stalled": "no further decrease within rounding; the gradient is as small as this precision allows",
     "max_steps": "the limit on the number of steps was reached; raise max_steps or check the scaling",
     "unbounded": "the objective decreases without bound along the last direction; add a cost or a bound",
     "nonfinite": "the objective or its derivatives are not finite at the start; choose another start",
     "singular": "H + μI stayed indefinite or singular for every shift tried; check the derivatives and scaling",
+    "time_limit": "the time limit was reached; this is the best iterate so far",
+    "stopped": "the callback asked to stop; this is the best iterate so far",
+    "interrupted": "interrupted from the keyboard; this is the best iterate so far",
 }
 """Cause (and remedy) of every status."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """One step of the history."""
-
-    step: int
-    value: float
-    grad_norm: float
-    """‖g‖∞."""
-    shift: float
-    """μ that made H + μI positive definite."""
-    inertia: Inertia
-    """Of H itself."""
-    step_length: float
-    """η of the line search."""
-    residual: float
-    """Achieved relative residual of the Newton system."""
-
-
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Result:
-    """Outcome of `gnewt.minimize`, with SciPy's names where SciPy has one."""
+    """Outcome of `gnewt.minimize`, with SciPy's names where SciPy has one. A pytree of numbers."""
 
     x: PyTree
-    fun: float
-    grad_norm: float
-    status: str
-    message: str
-    num_steps: int
-    num_factorizations: int
-    num_evaluations: int
-    """Evaluations of the objective, those of the line search included."""
-    history: tuple[Record, ...]
+    fun: Any
+    grad_norm: Any
+    """‖g‖∞."""
+    code: Any
+    """Position of the status in `gnewt.newton.STATUSES`: what compiled code can branch on."""
+    num_steps: Any
+    num_factorizations: Any
+    num_evaluations: Any
+    """Evaluations of the objective, those of the search included."""
+    history: Any
+    """A `Record` for every step; inside jit one Record of arrays with max_steps rows, NaN behind the last."""
     factor: Factor | None
-    """The last factor, at `x` if the run converged."""
+    """H at `x`, eliminated (not inside jit): its inertia says whether `x` is a minimum."""
+    detail: str = dataclasses.field(default="", metadata={"static": True})
 
     @property
-    def success(self) -> bool:
-        return self.status in ("converged", "stalled")
+    def success(self) -> Any:
+        return (self.code == CONVERGED) | (self.code == STALLED)
+
+    @property
+    def status(self) -> str:
+        """Name of the outcome. Inside jit use `code`."""
+        if isinstance(self.code, Tracer) or np.ndim(self.code):
+            raise StepError(
+                explain_error(
+                    "a status has no name inside jit or vmap, nor for a batch",
+                    remedy="use `res.code`, which counts in gnewt.newton.STATUSES, or `res.success`",
+                )
+            )
+        return STATUSES[int(self.code)]
+
+    @property
+    def message(self) -> str:
+        """Cause and remedy."""
+        return MESSAGES[self.status] + (f": {self.detail}" if self.detail else "")
 
     def __str__(self) -> str:
+        work = f"({self.num_factorizations} factorizations, {self.num_evaluations} evaluations)"
         rows: list[tuple[str, Any]] = [
             ("status", f"{self.status}: {self.message}"),
-            ("fun", f"{self.fun:.12g}"),
-            ("grad_norm", f"{self.grad_norm:.3e}"),
-            (
-                "steps",
-                f"{self.num_steps} ({self.num_factorizations} factorizations, {self.num_evaluations} evaluations)",
-            ),
+            ("fun", f"{float(self.fun):.12g}"),
+            ("grad_norm", f"{float(self.grad_norm):.3e}"),
+            ("steps", f"{self.num_steps} {work}"),
         ]
         return "\n".join(f"{name:>10}: {value}" for name, value in rows)

@@ -7,40 +7,97 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import AccuracyWarning, StepError, explain_error
 from gnewt._typing import PyTree
 from gnewt.graph import Certificate, Graph, Structure
+from gnewt.kkt import NONFINITE, OK, SINGULAR
 from gnewt.newton.check import self_check
-from gnewt.newton.factor import Factor, Inertia, singular_message
+from gnewt.newton.factor import Factor, Inertia, as_inertia, null_names, number, singular_message
 from gnewt.newton.objective import Objective
-from gnewt.newton.system import system_of
+from gnewt.newton.system import System, system_of
+
+STEP_STATUSES = ("ok", "singular", "nonfinite", "inaccurate")
+"""`StepInfo.code` counts in this list."""
+_INACCURATE = 3
 
 
-@dataclasses.dataclass(frozen=True)
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
 class StepInfo:
-    """What is known about a Newton step."""
+    """What is known about a Newton step. A pytree of numbers; names and messages are made when asked for."""
 
-    status: str
-    """`ok`, `inaccurate`, `singular` or `nonfinite`."""
-    message: str
-    residual: float
+    code: Any
+    """Position of the status in `STEP_STATUSES`: what compiled code can branch on."""
+    residual: Any
     """‖(H + μI)·δ + g‖ / ‖g‖, from an independent Hessian-vector product."""
-    inertia: Inertia
-    """Of H + μI: the step is a descent direction where negative = zero = 0."""
-    logdet: float
-    value: float
-    grad_norm: float
-    num_delayed: int
+    counts: Any
+    logdet: Any
+    value: Any
+    grad_norm: Any
+    num_delayed: Any
     """Pivots that were moved to a parent front because they were too small in their own."""
-    null_vertices: tuple[str, ...]
-    certificate: Certificate
+    smallest_pivot: Any
+    null: Any
+    """1 for unknowns of the KKT system that found no pivot above rounding."""
+    system: System = dataclasses.field(metadata={"static": True})
+    place: tuple[str, str] | None = dataclasses.field(default=None, metadata={"static": True})
+    """Where a number is not finite, if that was looked for: (what, where)."""
 
     @property
-    def success(self) -> bool:
-        return self.status == "ok"
+    def success(self) -> Any:
+        return self.code == 0
+
+    @property
+    def inertia(self) -> Inertia:
+        """Of H + μI: the step is a descent direction where negative = zero = 0."""
+        return as_inertia(self.counts)
+
+    @property
+    def certificate(self) -> Certificate:
+        return self.system.plan.certificate
+
+    @property
+    def null_vertices(self) -> tuple[str, ...]:
+        """Names of the vertices without curvature."""
+        return null_names(self.system, self.null)
+
+    @property
+    def status(self) -> str:
+        """`ok`, `singular`, `nonfinite` or `inaccurate`. Inside jit use `code`."""
+        if isinstance(self.code, Tracer) or np.ndim(self.code):
+            raise StepError(
+                explain_error(
+                    "a status has no name inside jit or vmap, nor for a batch",
+                    remedy="use `info.code`, which counts in gnewt.newton.STEP_STATUSES, or `info.success`",
+                )
+            )
+        return STEP_STATUSES[int(self.code)]
+
+    @property
+    def message(self) -> str:
+        """Cause and remedy."""
+        if self.status == "singular":
+            return singular_message(self.system, self.null)
+        if self.status == "nonfinite":
+            what, where = self.place or ("a value or a derivative is not finite", "")
+            return explain_error(
+                what, where, "start from a point where the objective and its derivatives are finite"
+            )
+        if self.status == "inaccurate":
+            return explain_error(
+                f"the Newton step has a relative residual of {float(self.residual):.1e}: H is close to singular "
+                f"(smallest pivot {float(self.smallest_pivot):.1e})",
+                remedy="add a shift, rescale the inputs, or use float64",
+            )
+        return f"solved to a relative residual of {float(self.residual):.1e}"
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.message}"
 
 
 def newton_step(
@@ -49,8 +106,9 @@ def newton_step(
     *,
     has_aux: bool = False,
     order: str | Sequence[Any] = "auto",
-    shift: float = 0.0,
+    shift: Any = 0.0,
     curvature: str = "exact",
+    engine: str = "auto",
     full_output: bool = False,
     check: bool = True,
 ) -> Callable[..., Any]:
@@ -63,6 +121,7 @@ def newton_step(
         order: elimination order: a name (`gnewt.plan.ORDERS`), `"auto"`, or a sequence of vertices.
         shift: μ, added on the input diagonals only: exactly H + μI.
         curvature: `"exact"`, or `"gauss_newton"`, which keeps the curvature of the losses only.
+        engine: `"auto"`, or one of `gnewt.kkt.ENGINES`.
         full_output: also return a `StepInfo`, and report failures there instead of raising.
         check: compare each new structure with JAX's derivatives of the function, once.
 
@@ -70,25 +129,29 @@ def newton_step(
         A function of the arguments that returns a step in the form of the variables (`step`, or `step, info`
         with `full_output`, and `aux` behind them with `has_aux`). Without `full_output` it raises `StepError`
         where there is no step, and warns where it is not accurate.
+
+    Inside `jit` and `vmap` nothing can be raised: the step is NaN where H + μI is singular or a number is not
+    finite, and `full_output` tells (`info.code`, `info.residual`). Steps are then not refined, and the
+    structure is not checked.
     """
     objective = Objective(target, argnums, has_aux)
 
     def compute(*args: PyTree) -> Any:
         aux = (objective.aux(args),) if has_aux else ()
-        try:
-            factor = _factor(objective, args, order, shift, curvature, check)
-        except _NonFinite as error:
-            if not full_output:
-                raise
-            return error.step, error.info, *aux
+        factor = _factor(objective, args, order, shift, curvature, engine, check)
+        structure = factor.system.structure
+        if _is_traced(factor):
+            # As the elimination gives it. The residual costs a Hessian-vector product only if somebody reads it.
+            step = structure.unravel(factor.flat_traced_step)
+            return (step, describe(factor), *aux) if full_output else ((step, *aux) if has_aux else step)
         info = describe(factor)
-        step = factor.system.structure.unravel(factor.flat_step[0])
+        if not full_output and info.status in ("singular", "nonfinite"):
+            raise StepError(info.message)
+        if not full_output and info.status == "inaccurate":
+            warnings.warn(info.message, AccuracyWarning, stacklevel=2)
+        step = structure.unravel(factor.flat_step[0])
         if full_output:
             return step, info, *aux
-        if info.status == "singular":
-            raise StepError(info.message)
-        if info.status == "inaccurate":
-            warnings.warn(info.message, AccuracyWarning, stacklevel=2)
         return (step, *aux) if has_aux else step
 
     return compute
@@ -100,8 +163,9 @@ def factorize(
     *,
     has_aux: bool = False,
     order: str | Sequence[Any] = "auto",
-    shift: float = 0.0,
+    shift: Any = 0.0,
     curvature: str = "exact",
+    engine: str = "auto",
     check: bool = True,
 ) -> Callable[..., Any]:
     """Return a function that eliminates H + μI at its arguments and returns a `Factor`.
@@ -111,32 +175,37 @@ def factorize(
     objective = Objective(target, argnums, has_aux)
 
     def compute(*args: PyTree) -> Any:
-        factor = _factor(objective, args, order, shift, curvature, check)
+        factor = _factor(objective, args, order, shift, curvature, engine, check)
+        if not _is_traced(factor) and factor.status == "nonfinite":
+            raise StepError(describe(factor).message)
         return (factor, objective.aux(args)) if has_aux else factor
 
     return compute
 
 
 def _factor(
-    objective: Objective, args: Sequence[Any], order: Any, shift: float, curvature: str, check: bool
+    objective: Objective,
+    args: Sequence[Any],
+    order: Any,
+    shift: Any,
+    curvature: str,
+    engine: str,
+    check: bool,
 ) -> Factor:
     """Trace (or look up), plan (or look up), linearise, eliminate."""
     point = objective.at(args)
-    if isinstance(point.x, Tracer):
-        raise StepError(
-            explain_error(
-                "a Newton step was asked for inside jit, vmap or grad, but the reference engine runs on the host",
-                remedy="call it outside of the transformation",
-            )
-        )
-    system = system_of(point, objective.slots(order), curvature)
+    system = system_of(point, objective.slots(order), curvature, engine)
     models = system.linearize(point)
-    bad = system.nonfinite(point, models)
-    if bad is not None:
-        raise _NonFinite(system, models, bad)
-    if check:
+    gradient = models.duals[: system.structure.num_inputs]
+    step, numbers = system.factor_solve(models, shift, -gradient)
+    factor = Factor(point, models, numbers, shift, step, system)
+    if check and not _is_traced(factor) and factor.status != "nonfinite":
         system.structure.memo(("checked", curvature), lambda: self_check(system, point, models))
-    return Factor(system, point, models, system.factorize(models, shift), float(shift))
+    return factor
+
+
+def _is_traced(factor: Factor) -> bool:
+    return isinstance(factor.numbers.status, Tracer)
 
 
 def describe(factor: Factor) -> StepInfo:
@@ -144,52 +213,23 @@ def describe(factor: Factor) -> StepInfo:
     # Rounding of a backward-stable solve, with room for the condition of the local derivatives.
     tolerance = factor.system.structure.eps**0.5
     residual = factor.residual
-    if factor.is_singular:
-        status, message = "singular", singular_message(factor)
-    elif not residual <= tolerance:
-        status = "inaccurate"
-        message = explain_error(
-            f"the Newton step has a relative residual of {residual:.1e}: H is close to singular "
-            f"(smallest pivot {factor.numbers.smallest_pivot:.1e})",
-            remedy="add a shift, rescale the inputs, or use float64",
-        )
-    else:
-        status, message = "ok", f"solved to a relative residual of {residual:.1e}"
+    status = factor.numbers.status
+    finite = (status < NONFINITE) & jnp.isfinite(factor.value)
+    code = jnp.where(status == SINGULAR, SINGULAR, jnp.where(residual <= tolerance, OK, _INACCURATE))
+    code = jnp.where(finite, code, NONFINITE)
+    place = None
+    if not _is_traced(factor) and int(code) == NONFINITE:
+        place = factor.system.nonfinite(factor.point, factor.models)
     return StepInfo(
-        status=status,
-        message=message,
+        code=number(code, int),
         residual=residual,
-        inertia=factor.inertia,
+        counts=factor.numbers.inertia,
         logdet=factor.logdet(),
-        value=float(factor.value),
-        grad_norm=float(abs(factor.flat_gradient).max(initial=0.0)),
-        num_delayed=factor.numbers.num_delayed,
-        null_vertices=factor.null_vertices(),
-        certificate=factor.certificate,
+        value=number(factor.value, float),
+        grad_norm=number(jnp.max(jnp.abs(factor.flat_gradient)), float),
+        num_delayed=factor.num_delayed,
+        smallest_pivot=factor.smallest_pivot,
+        null=factor.numbers.null,
+        system=factor.system,
+        place=place,
     )
-
-
-class _NonFinite(StepError):
-    """A value or derivative that is not finite; carries what `full_output` returns."""
-
-    def __init__(self, system: Any, models: Any, bad: tuple[str, str]) -> None:
-        super().__init__(
-            explain_error(
-                bad[0], bad[1], "start from a point where the objective and its derivatives are finite"
-            )
-        )
-        nan = float("nan")
-        structure = system.structure
-        self.step = structure.unravel(jnp.full(structure.num_inputs, nan, structure.dtype))
-        self.info = StepInfo(
-            "nonfinite",
-            str(self),
-            nan,
-            Inertia(0, 0, 0),
-            nan,
-            float(models.value),
-            nan,
-            0,
-            (),
-            system.plan.certificate,
-        )

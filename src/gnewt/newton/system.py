@@ -1,102 +1,196 @@
-"""System: a structure with its plan and compiled functions: everything that is made once per structure."""
+"""System: a structure with its plan, its engine and compiled functions: everything that is made once per structure."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from gnewt._errors import PlanError, explain_error
-from gnewt._typing import Array
-from gnewt.graph import Plan, Structure, forward, objective
-from gnewt.kkt import CURVATURES, LocalModels, ReferenceFactor, factorize, first_nonfinite, linearize
+from gnewt.graph import Plan, Structure, evaluate, forward, objective
+from gnewt.kkt import (
+    CURVATURES,
+    Elimination,
+    LocalModels,
+    Prepared,
+    choose_engine,
+    first_nonfinite,
+    linearize,
+    prepare,
+)
 from gnewt.newton.objective import Point
 from gnewt.plan import make_plan
-
-MAX_BYTES = 8e9
-"""A plan that needs more memory than this is refused before anything is allocated."""
-
-
-class _Compiled:
-    """The compiled functions of a structure: they do not depend on the order."""
-
-    def __init__(self, structure: Structure, curvature: str, original: Callable[[Any, Array], Array]) -> None:
-        def product(captured: Any, x: Array, v: Array) -> tuple[Array, Array, Array]:
-            f = jax.value_and_grad(lambda x: original(captured, x))
-            (value, gradient), (_, curved) = jax.jvp(f, (x,), (v,))
-            return value, gradient, curved
-
-        def gauss_newton(maps: Any, data: Any, x: Array, v: Array) -> Array:
-            # Sᵀ (∂²Σl) S v with S = ∂slots/∂x: the curvature of the losses, not of the nodes.
-            slots, tangent = jax.jvp(lambda x: forward(structure, maps, data, x), (x,), (v,))
-            gradient = jax.grad(lambda s: objective(structure, maps, data, s))
-            curved = jax.jvp(gradient, (slots,), (tangent,))[1]
-            return jax.vjp(lambda x: forward(structure, maps, data, x), x)[1](curved)[0]
-
-        self.linearize = jax.jit(lambda maps, data, x: linearize(structure, maps, data, x, curvature))
-        self.product = jax.jit(product)
-        self.gauss_newton = jax.jit(gauss_newton)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class System:
-    """The KKT system of a structure, ready for numbers."""
+    """The KKT system of a structure, ready for numbers.
+
+    Every method that takes a point works on the host and inside jit and vmap alike.
+    """
 
     structure: Structure
     plan: Plan
     curvature: str
-    compiled: _Compiled
+    engine: Prepared
+    why_engine: str
+    bound: tuple[Any, Any] | None = None
+
+    @property
+    def operands(self) -> tuple[Any, Any]:
+        """Index maps of the structure and integers of the plan, on the device."""
+        return self.maps, self.arrays
+
+    def bind(self, operands: tuple[Any, Any]) -> System:
+        """Return this system with its integers as operands of the caller's compiled function."""
+        return dataclasses.replace(self, bound=operands)
+
+    @cached_property
+    def maps(self) -> Any:
+        if self.bound is not None:
+            return self.bound[0]
+        return self.structure.memo("maps", lambda: _on_device(self.structure.maps))
+
+    @cached_property
+    def arrays(self) -> Any:
+        return _on_device(self.engine.arrays) if self.bound is None else self.bound[1]
 
     def linearize(self, point: Point) -> LocalModels:
         """Compute values, duals and local derivatives."""
-        return self.compiled.linearize(self.structure.maps, point.data, point.x)
+        return self._shared(_linearized, self.curvature)(self.maps, point)
 
     def value(self, point: Point) -> Array:
         """Compute f alone, by evaluating the graph."""
-        return self.structure.value(point.data, point.x)
+        return self._shared(_value)(self.maps, point)
+
+    def factor_solve(self, models: LocalModels, shift: Any, rhs: Array) -> tuple[Array, Elimination]:
+        """Eliminate K for H + shift·I and solve for rhs[N] or rhs[N, columns]."""
+        columns = rhs.reshape(len(rhs), -1)
+        done = self._factor_solve(self.arrays, models.sources, shift, columns)
+        return done[0].reshape(rhs.shape), done[1]
+
+    def solve(self, models: LocalModels, elimination: Elimination, rhs: Array) -> Array:
+        """Solve for another right-hand side."""
+        columns = rhs.reshape(len(rhs), -1)
+        return self._solve(self.arrays, models.sources, elimination, columns).reshape(rhs.shape)
 
     def derivatives(self, point: Point, v: Array) -> tuple[Array, Array, Array]:
         """Compute (f, g, H·v) by JAX from the objective itself, independently of the local models."""
-        return self.compiled.product(point.captured, point.x, v)
+        return self._shared(_derivatives)(self.maps, point, v)
 
     def product(self, point: Point, v: Array) -> Array:
         """Compute the product of v with the matrix that is solved with: H, or its Gauss-Newton part."""
         if self.curvature == "exact":
             return self.derivatives(point, v)[2]
-        return self.compiled.gauss_newton(self.structure.maps, point.data, point.x, v)
+        return self._shared(_gauss_newton)(self.maps, point, v)
 
     def nonfinite(self, point: Point, models: LocalModels) -> tuple[str, str] | None:
         """Name the first value or derivative that is not finite."""
         return first_nonfinite(self.structure, point.data, models)
 
-    def factorize(self, models: LocalModels, shift: float = 0.0) -> ReferenceFactor:
-        """Eliminate K for H + shift·I."""
-        return factorize(self.plan, np.asarray(models.sources), shift, self.structure.eps)
+    # Integers come as operands, so that they are not baked in. What does not depend on the order is compiled
+    # once per structure.
+
+    def _shared(self, make: Callable[..., Any], *options: Any) -> Any:
+        return self.structure.memo((make.__name__, *options), lambda: jax.jit(partial(make, *options)))
+
+    @cached_property
+    def _factor_solve(self) -> Any:
+        return (
+            self.engine.factor_solve if self.engine.name == "reference" else jax.jit(self.engine.factor_solve)
+        )
+
+    @cached_property
+    def _solve(self) -> Any:
+        return self.engine.solve if self.engine.name == "reference" else jax.jit(self.engine.solve)
 
 
-def system_of(point: Point, order: Any = "auto", curvature: str = "exact") -> System:
+def _on_device(arrays: Any) -> Any:
+    with jax.ensure_compile_time_eval():  # also when a system is made inside jit
+        return jax.tree_util.tree_map(jnp.asarray, arrays)
+
+
+def _linearized(curvature: str, maps: Any, point: Point) -> LocalModels:
+    return linearize(point.structure, maps, point.data, point.x, curvature)
+
+
+def _value(maps: Any, point: Point) -> Array:
+    return evaluate(point.structure, maps, point.data, point.x)[0]
+
+
+def _derivatives(maps: Any, point: Point, v: Array) -> tuple[Array, Array, Array]:
+    f = jax.value_and_grad(lambda x: point.original(maps, x))
+    (value, gradient), (_, curved) = jax.jvp(f, (point.x,), (v,))
+    return value, gradient, curved
+
+
+def _gauss_newton(maps: Any, point: Point, v: Array) -> Array:
+    # Sᵀ (∂²Σl) S v with S = ∂slots/∂x: the curvature of the losses, not of the nodes.
+    def slots_at(x: Array) -> Array:
+        return forward(point.structure, maps, point.data, x)
+
+    slots, tangent = jax.jvp(slots_at, (point.x,), (v,))
+    gradient = jax.grad(lambda s: objective(point.structure, maps, point.data, s))
+    curved = jax.jvp(gradient, (slots,), (tangent,))[1]
+    return jax.vjp(slots_at, point.x)[1](curved)[0]
+
+
+def system_of(point: Point, order: Any = "auto", curvature: str = "exact", engine: str = "auto") -> System:
     """Return the system of a structure for the given options; plans and compiled functions are made once."""
     if curvature not in CURVATURES:
         raise PlanError(
             explain_error(f"unknown curvature {curvature!r}", remedy=f"use one of {', '.join(CURVATURES)}")
         )
     structure = point.structure
+    name, why = choose_engine(engine, jax.default_backend())
     key = order if isinstance(order, str) else tuple(tuple(np.ravel(group).tolist()) for group in order)
     plan = structure.memo(("plan", key), lambda: make_plan(structure, order))
-    if plan.certificate.bytes > MAX_BYTES:
+    refuse_memory(plan)
+
+    def make() -> System:
+        prepared = prepare(name, plan, num_sources(structure), structure.eps)
+        return System(structure, plan, curvature, prepared, why)
+
+    return structure.memo(("system", key, curvature, name), make)
+
+
+def num_sources(structure: Structure) -> int:
+    """Length of the vector of local derivatives (see `gnewt.graph.plan`)."""
+    total = 0
+    for family in structure.families:
+        jacobian = 0 if family.is_loss else int(family.jac_pattern.sum())
+        total += family.n * (jacobian + int(np.tril(family.hess_pattern).sum()))
+    return total
+
+
+def refuse_memory(plan: Plan) -> None:
+    """Raise PlanError where the factor would not fit into memory, before anything is allocated."""
+    available = memory_limit()
+    if plan.certificate.bytes > available:
         raise PlanError(
             explain_error(
-                f"the tree is too wide for memory: {plan.certificate}",
+                f"the tree is too wide for memory ({available / 1e9:.1f} GB may be used): {plan.certificate}",
                 remedy="try order='best_of'; split global reductions into terms; or use a matrix-free method",
             )
         )
-    compiled = structure.memo(
-        ("compiled", curvature), lambda: _Compiled(structure, curvature, point.original)
-    )
-    return structure.memo(("system", key, curvature), lambda: System(structure, plan, curvature, compiled))
+
+
+def memory_limit() -> float:
+    """Bytes that a factor may take: `GNEWT_MAX_BYTES`, or 60 % of the machine's memory."""
+    given = os.environ.get("GNEWT_MAX_BYTES")
+    if given is not None:
+        return float(given)
+    try:
+        return 0.6 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not a POSIX system
+        return 8e9
 
 
 def norm(x: Array | np.ndarray) -> float:

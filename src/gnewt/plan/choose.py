@@ -12,6 +12,7 @@ from gnewt._errors import PlanError, explain_error
 from gnewt.graph import Certificate, Plan, Structure
 from gnewt.plan.cost import certify, expected_cost
 from gnewt.plan.layout import lay_out, split_tree
+from gnewt.plan.merge import merge_fronts
 from gnewt.plan.orderings import (
     Order,
     check_order,
@@ -54,7 +55,11 @@ _MOST_ELEMENTS = 10**8
 
 
 def make_plan(
-    structure: Structure, order: str | Sequence[Any] | np.ndarray = "auto", *, causal: bool = False
+    structure: Structure,
+    order: str | Sequence[Any] | np.ndarray = "auto",
+    *,
+    causal: bool = False,
+    merge: bool = True,
 ) -> Plan:
     """Plan the elimination of the structure's KKT system. Once per structure.
 
@@ -63,13 +68,18 @@ def make_plan(
             in the order of their elimination: a sequence of integers or of integer arrays (the slots of one
             vertex, `g.slots(handle)`).
         causal: refuse an order that is not causal.
+        merge: merge small fronts where this saves time. Without it every front is a bag of the order's tree
+            decomposition, whose width the certificate names in both cases.
     """
     if not isinstance(order, str):
         graph, given = _given(structure, order)
         chosen = _price(structure, graph, given, "given")
+        priced = [chosen]
     else:
         graph = kkt_graph(structure)
-        chosen = _named(structure, graph, order, causal)
+        priced = _named(structure, graph, order, causal)
+        allowed = [c for c in priced if c.causal or not causal] or priced
+        chosen = min(allowed, key=lambda c: c.cost)
     if causal and not chosen.causal:
         raise PlanError(
             explain_error(
@@ -78,7 +88,12 @@ def make_plan(
                 "use order='causal', or put every node before its arguments",
             )
         )
-    return lay_out(structure, graph, chosen.order, chosen.tree, chosen.certificate, chosen.name)
+    tree, certificate = chosen.tree, chosen.certificate
+    if merge:
+        tree = merge_fronts(graph, tree, chosen.causal)
+        certificate = dataclasses.replace(certify(structure, graph, tree), width=certificate.width)
+    plan = lay_out(structure, graph, chosen.order, tree, certificate, chosen.name)
+    return dataclasses.replace(plan, considered=tuple((c.name, c.certificate, c.cost) for c in priced))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,9 +119,10 @@ def _price(
     return _Candidate(name, order, causal, tree, certify(structure, graph, tree))
 
 
-def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> _Candidate:
+def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> list[_Candidate]:
+    """Price the orders that a name stands for; those that cannot be cheaper than the best so far are left out."""
     if order in ORDERS:
-        return _price(structure, graph, ORDERS[order](graph), order)
+        return [_price(structure, graph, ORDERS[order](graph), order)]
     if order not in _CHOICES:
         known = ", ".join([*_CHOICES, *ORDERS])
         raise PlanError(
@@ -119,6 +135,7 @@ def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> _
         names.remove("causal_min_degree")
     if len(graph.reads.idx) == 0:  # nothing waits for a reader: the causal orders are the free ones
         names = [name for name in names if name not in ("min_degree", "min_fill", "reverse_time")]
+    priced: list[_Candidate] = []
     best: _Candidate | None = None
     for name in names:
         if name == "reverse_time" and best is not None and best.certificate.width > _HOPELESS:
@@ -127,10 +144,11 @@ def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> _
             candidate = _price(structure, graph, ORDERS[name](graph), name, _worthwhile(best))
         except OverLimit:
             continue
+        priced.append(candidate)
         if (candidate.causal or not causal) and (best is None or candidate.cost < best.cost):
             best = candidate
     assert best is not None  # every choice begins with a causal order
-    return best
+    return priced
 
 
 def _worthwhile(best: _Candidate | None) -> int:

@@ -34,13 +34,17 @@ def lay_out(
     """Expand the items of the tree into unknowns and compute assembly and extend-add maps. Vectorised."""
     num_inputs, num_slots = structure.num_inputs, structure.num_slots
     num_unknowns = 2 * num_slots - num_inputs
+    causal = is_causal(graph, order.vertices)
     elim_ptr, elim_idx = _expand(tree.frontal_ptr, tree.frontal_idx, graph, num_inputs, num_slots)
     sep_ptr, sep_idx = _expand(tree.separator_ptr, tree.separator_idx, graph, num_inputs, num_slots)
+    if causal:
+        elim_idx = _sort_by_slot(graph, tree, elim_idx, num_inputs, num_slots)
 
     position = np.empty(num_unknowns, np.int64)
     position[elim_idx] = np.arange(num_unknowns)
     sep_front = np.repeat(np.arange(tree.num_bags), np.diff(sep_ptr))
-    fronts = _Fronts(elim_ptr, sep_ptr, sep_front, position[sep_idx])
+    key = np.sort(sep_front * num_unknowns + position[sep_idx], kind="stable")
+    fronts = _Fronts(elim_ptr, sep_ptr, sep_front, key - sep_front * num_unknowns)
 
     source, a, b = _sources(structure)
     pairs = np.arange(num_inputs, num_slots)
@@ -54,14 +58,14 @@ def lay_out(
         num_inputs=num_inputs,
         num_slots=num_slots,
         order_name=name,
-        causal=is_causal(graph, order.vertices),
+        causal=causal,
         vertex_of_slot=graph.vertex_of_slot,
-        order=order.vertices,
+        order=_vertex_order(graph, position[:num_slots]),
         parent=tree.parent,
         elim_ptr=elim_ptr,
         elim_idx=elim_idx,
         sep_ptr=sep_ptr,
-        sep_idx=sep_idx,
+        sep_idx=elim_idx[fronts.sep_position],
         sep_pos=fronts.locate(tree.parent[sep_front].astype(np.int64), fronts.sep_position).astype(np.int32),
         entry_ptr=entry_ptr,
         entry_row=entry_row,
@@ -137,6 +141,48 @@ def _expand(
     dual = np.repeat(items % 2 == 1, count)
     unknown = np.where(dual, slot - num_inputs + num_slots, slot)
     return start[ptr], unknown.astype(np.int32)
+
+
+def _sort_by_slot(
+    graph: KKTGraph, tree: TreeDecomposition, elim_idx: np.ndarray, num_inputs: int, num_slots: int
+) -> np.ndarray:
+    """Order the unknowns of every front of a causal plan: x of its pairs, their λ, inputs; each by slot.
+
+    Numbers of one family then lie in a front as they lie in the sources. Pairs that read other pairs of the front
+    still come before them: the elimination falls into runs inside which none reads another.
+    """
+    items, is_pair = tree.frontal_idx, ~graph.is_input[tree.frontal_idx // 2]
+    front = np.repeat(np.arange(tree.num_bags), np.diff(tree.frontal_ptr))
+    at = np.empty(graph.num_vertices, np.int64)
+    at[items[::-1] // 2] = np.arange(len(items))[::-1]  # x comes before λ
+    reader = np.repeat(np.arange(graph.num_vertices), np.diff(graph.reads.ptr))
+    inside = front[at[reader]] == front[at[graph.reads.idx]]
+    last_reader = np.full(len(items), -1, np.int64)
+    np.maximum.at(last_reader, at[graph.reads.idx[inside]], at[reader[inside]])
+    starts, begin = np.zeros(len(items), bool), -1
+    for place in np.flatnonzero((last_reader >= 0) & is_pair).tolist():
+        if last_reader[place] >= begin:
+            begin = place
+            starts[place] = True
+    run = np.cumsum(starts)[at[items // 2]]
+    part = np.where(is_pair, items % 2, 2)
+    group = np.lexsort((run, part, front))
+    changes = np.zeros(len(items), np.int64)
+    for value in (run, part, front):
+        changes[1:] |= np.diff(value[group]) != 0
+    number = np.empty(len(items), np.int64)
+    number[group] = np.cumsum(changes)
+    slot = np.where(elim_idx < num_slots, elim_idx, elim_idx - num_slots + num_inputs)
+    key = np.sort(np.repeat(number, graph.sizes[items // 2]) * num_slots + slot, kind="stable")
+    dual = part[group][np.searchsorted(np.cumsum(changes), key // num_slots)] == 1
+    return np.where(dual, key % num_slots + num_slots - num_inputs, key % num_slots).astype(np.int32)
+
+
+def _vertex_order(graph: KKTGraph, position: np.ndarray) -> np.ndarray:
+    """Vertices by the elimination of the last of their slots."""
+    last = np.zeros(graph.num_vertices, np.int64)
+    np.maximum.at(last, graph.vertex_of_slot, position)
+    return np.argsort(last, kind="stable").astype(np.int32)
 
 
 def _sources(structure: Structure) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:

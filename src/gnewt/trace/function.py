@@ -51,19 +51,25 @@ class _Entry:
         """Compute the data columns from current values; None if a value that shaped the structure differs."""
         if self.last is not None and _all_same(self.last[0], inputs):
             return self.last[1]
+        if any(isinstance(v, Tracer) for v in inputs):
+            return self._columns(inputs)
+        with jax.ensure_compile_time_eval():  # known values stay known inside jit
+            data = self._columns(inputs)
+        if data is not None:
+            self.last = (tuple(inputs), data)
+        return data
+
+    def _columns(self, inputs: Sequence[Any]) -> Data | None:
         values, same = self.constants.run(inputs)
         if not same:
             return None
-        data = tuple(
+        return tuple(
             tuple(
                 jnp.asarray(values[c.index][0] if d else values[c.index])
                 for c, d in zip(columns, drop, strict=True)
             )
             for columns, drop in zip(self.columns, self.drops, strict=True)
         )
-        if not any(isinstance(v, Tracer) for v in inputs):
-            self.last = (tuple(inputs), data)
-        return data
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

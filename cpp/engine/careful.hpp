@@ -1,0 +1,286 @@
+// A = Uᵀ D⁻¹ U with 1×1 and 2×2 pivots that are searched and tested; what finds no stable pivot stays. The counterpart of
+// kkt/pivots.py, by panels: rows are brought up to date when they are looked at, the rest of the matrix once per panel.
+#pragma once
+#include "gemm.hpp"
+#include "pivots.hpp"
+
+namespace gnewt::engine {
+namespace GNEWT_ISA {
+
+// A front whose first `candidates` rows are to be eliminated, where that is stable.
+//
+// r[n, ld] is row-major upper, right-hand sides in the columns n..; bound[j] the sum of the magnitudes that were added into the
+// diagonal entry j. An entry (i, j) that is no larger than rounding of √(bound[i]·bound[j]) counts as zero: for
+// sums of squares, this is what went into it at most.
+template <class T>
+struct CarefulFront {
+    T* r;
+    int64_t ld, n, candidates, columns;
+    T* bound;
+    int32_t* ids;      // [n] names of the rows, exchanged with them
+    int32_t* place;    // [n] where the row that came i-th stands now
+    int32_t* origin;   // [n] the inverse
+    int8_t* null;      // [n] rows that are rounding noise altogether
+    T* l;              // [candidates, n] on return: D on its diagonal, L = D⁻¹U right of it
+    T* off;            // [candidates] off[k] couples k and k + 1 in a 2×2 pivot
+    T* y;              // [candidates, columns] right-hand sides as rows of L
+    T* scratch;        // [3, ld]
+};
+
+template <class T, class Assembled>
+class Careful {
+public:
+    // `assembled(i, j)`: the sum of magnitudes that sources added into an entry, in the order in which rows came.
+    // The first `done` rows may have been eliminated before.
+    Careful(const CarefulFront<T>& front, int64_t done, Assembled assembled, Tally& tally)
+        : f_(front), assembled_(assembled), tally_(tally), w_(front.scratch), v_(w_ + front.ld), unit_(v_ + front.ld),
+          end_(padded<T>(front.n + front.columns)), first_(done), top_(done) {
+        for (int64_t i = 0; i < f_.n; ++i) f_.place[i] = f_.origin[i] = int32_t(i);
+        std::memset(f_.null, 0, size_t(f_.n));
+        std::memset(f_.off, 0, size_t(f_.candidates) * sizeof(T));
+        std::memset(f_.scratch, 0, size_t(3 * f_.ld) * sizeof(T));
+    }
+
+    // Take the pair of a state and its dual, if the dual has no diagonal entry: [[L, -1], [-1, 0]] has an inverse without
+    // division, so it needs no test however large L is. To be called before `eliminate`.
+    void substitute(int64_t state, int64_t dual) {
+        const int64_t x = f_.place[state], y = f_.place[dual];
+        if (f_.bound[y] != 0) return;
+        fetch(x, w_);
+        fetch(y, v_);
+        if (w_[y] == 0) return;
+        pair(x, y, true);
+    }
+
+    // Eliminate what is stable; return how many rows that were in all, or -1 where a number is not finite.
+    int64_t eliminate() {
+        update();
+        clean();
+        find_units();
+        // A row that fails is looked at again after the others: a pivot taken meanwhile may have changed it.
+        for (bool again = true; again && top_ < f_.candidates;) {
+            again = false;
+            for (int64_t c = top_; c < f_.candidates; ++c) {
+                int64_t partner = -1;
+                if (!accept(c, partner)) {
+                    if (broken_) return -1;
+                    continue;
+                }
+                again = true;
+                if (partner < 0) {
+                    single(c);
+                } else {
+                    pair(c, partner, false);
+                    if (c < top_) c = top_ - 1;  // the two came from here: go on behind them
+                }
+            }
+        }
+        update();
+        mark_null();
+        return top_;
+    }
+
+private:
+    static constexpr int64_t kPanelRows = 24;
+
+    // Row c of what is left, brought up to date: entries before c come from its column.
+    void fetch(int64_t c, T* w) {
+        for (int64_t i = top_; i < c; ++i) w[i] = f_.r[i * f_.ld + c];
+        std::memcpy(w + c, f_.r + c * f_.ld + c, size_t(f_.n + f_.columns - c) * sizeof(T));
+        for (int64_t k = first_; k < top_; ++k) {
+            const T factor = f_.l[k * f_.n + c];
+            if (factor != 0) subtract(w, factor, f_.r + k * f_.ld);
+        }
+    }
+
+    void subtract(T* w, T factor, const T* u) const {
+        constexpr int64_t width = kWidth<T>;
+        for (int64_t j = floor_to_vector<T>(top_); j < end_; j += width)
+            store(w + j, load(w + j) - factor * load(u + j));
+    }
+
+    // Apply the panel to all other rows.
+    void update() {
+        if (top_ > first_)
+            multiply<T, kSubtract, false>(top_ - first_, top_, f_.n, true, f_.n + f_.columns, f_.l + first_ * f_.n, f_.n,
+                                          f_.r + first_ * f_.ld, f_.ld, f_.r, f_.ld, f_.r, f_.ld);
+        first_ = top_;
+    }
+
+    // Sources that cancelled leave rounding behind, which nothing on the diagonal of these rows would betray.
+    void clean() {
+        for (int64_t c = top_; c < f_.candidates; ++c) {
+            if (f_.bound[c] > 0) continue;
+            for (int64_t i = top_; i < f_.n; ++i) {
+                T& entry = i < c ? f_.r[i * f_.ld + c] : f_.r[c * f_.ld + i];
+                if (entry != 0 && abs(entry) <= rounding(assembled_(f_.origin[i], f_.origin[c]))) entry = 0;
+            }
+        }
+    }
+
+    // Growth is measured in units in which the magnitudes on the diagonal are one, so that it does not depend on the user's.
+    // A row that has none is measured by its largest entry.
+    void find_units() {
+        const T* bound = f_.bound;
+        bool all = true;
+        for (int64_t i = top_; i < f_.n; ++i) all = all && bound[i] > 0;
+        T* largest = w_;
+        if (!all) {
+            for (int64_t i = top_; i < f_.n; ++i) largest[i] = 0;
+            for (int64_t i = top_; i < f_.n; ++i) {
+                const T* row = f_.r + i * f_.ld;
+                T in_row = largest[i];
+                for (int64_t j = i; j < f_.n; ++j) {
+                    in_row = max(in_row, abs(row[j]));
+                    largest[j] = max(largest[j], abs(row[j]));
+                }
+                largest[i] = in_row;
+            }
+        }
+        for (int64_t i = top_; i < f_.n; ++i) {
+            const T size = bound[i] > 0 ? bound[i] : largest[i];
+            unit_[i] = size > 0 ? 1 / std::sqrt(size) : T(1);
+        }
+    }
+
+    static T rounding(T size) { return T(kNoise) * Precision<T>::eps * size; }
+
+    T noise(int64_t i, int64_t j) const {
+        return rounding(std::sqrt(f_.bound[i]) * std::sqrt(f_.bound[j]));
+    }
+
+    // The largest |w[i]| in units, over all rows but c and r.
+    T largest(const T* w, int64_t c, int64_t r) const {
+        T top = 0;
+        const auto over = [&](int64_t from, int64_t to) {
+            for (int64_t i = from; i < to; ++i) top = max(top, abs(w[i]) * unit_[i]);
+        };
+        const int64_t low = r < 0 ? c : min(c, r), high = r < 0 ? c : max(c, r);
+        over(top_, low);
+        over(low + 1, high);
+        over(high + 1, f_.n);
+        return top;
+    }
+
+    // Decide whether row c alone, or with a partner, is a pivot that makes entries grow little. Leaves the rows in w and v.
+    bool accept(int64_t c, int64_t& partner) {
+        fetch(c, w_);
+        T probe = 0;
+        for (int64_t i = top_; i < f_.n; ++i) probe += w_[i] * 0;
+        if (probe != 0) return !(broken_ = true);
+        const T d = abs(w_[c]), around = largest(w_, c, -1);
+        if (d > noise(c, c) && d > Precision<T>::tiny && d * unit_[c] >= T(kThreshold) * around) return true;
+        T best = 0;
+        for (int64_t i = top_; i < f_.candidates; ++i) {
+            const T size = abs(w_[i]) * unit_[i];
+            if (i == c || !(size > best)) continue;
+            if (abs(w_[i]) <= noise(i, c) + rounding(assembled_(f_.origin[i], f_.origin[c]))) continue;
+            best = size;
+            partner = i;
+        }
+        if (partner < 0) return false;
+        fetch(partner, v_);
+        const T sc = unit_[c], sr = unit_[partner], b = best * sc;
+        const T over_c = largest(w_, c, partner) * sc, over_r = largest(v_, c, partner) * sr;
+        const T x = w_[c] * sc * sc / b, y = v_[partner] * sr * sr / b, det = abs(x * y - 1);
+        if (det == 0 || !finite(det)) return false;
+        // Duff and Reid's test: |P⁻¹| times the largest entries outside P; and P must not be singular to rounding.
+        const T growth = max(abs(y) * over_c + over_r, over_c + abs(x) * over_r) / (det * b);
+        const T size = det * b / max(max(abs(x), abs(y)), T(1));
+        const T least = max(noise(c, c) * sc * sc, noise(partner, partner) * sr * sr);
+        return growth <= T(1 / kThreshold) && size > least && abs(w_[partner]) > Precision<T>::tiny;
+    }
+
+    void exchange(int64_t x, int64_t y) {
+        if (x == y) return;
+        if (x > y) swap(x, y);
+        swap(f_.ids[x], f_.ids[y]);
+        swap(f_.bound[x], f_.bound[y]);
+        swap(unit_[x], unit_[y]);
+        swap(f_.origin[x], f_.origin[y]);
+        f_.place[f_.origin[x]] = int32_t(x);
+        f_.place[f_.origin[y]] = int32_t(y);
+        swap(w_[x], w_[y]);
+        swap(v_[x], v_[y]);
+        T* r = f_.r;
+        const int64_t ld = f_.ld;
+        for (int64_t k = 0; k < top_; ++k) swap(f_.l[k * f_.n + x], f_.l[k * f_.n + y]);
+        for (int64_t k = first_; k < x; ++k) swap(r[k * ld + x], r[k * ld + y]);
+        swap(r[x * ld + x], r[y * ld + y]);
+        for (int64_t i = x + 1; i < y; ++i) swap(r[x * ld + i], r[i * ld + y]);
+        for (int64_t j = y + 1; j < f_.n + f_.columns; ++j) swap(r[x * ld + j], r[y * ld + j]);
+    }
+
+    // Take row c, which is in w.
+    void single(int64_t c) {
+        const int64_t k = top_, n = f_.n;
+        exchange(k, c);
+        const T d = w_[k], inverse = 1 / d;
+        tally_.add(double(d));
+        T *u = f_.r + k * f_.ld, *l = f_.l + k * n;
+        std::memcpy(u + k, w_ + k, size_t(n + f_.columns - k) * sizeof(T));
+        for (int64_t j = k + 1; j < n; ++j) {
+            l[j] = w_[j] * inverse;
+            f_.bound[j] += abs(l[j] * w_[j]);
+        }
+        l[k] = d;
+        for (int64_t j = 0; j < f_.columns; ++j) f_.y[k * f_.columns + j] = w_[n + j] * inverse;
+        advance(1);
+    }
+
+    // Take the rows c and r, which are in w and v. A substituted pair passes on what is noise in its state.
+    void pair(int64_t c, int64_t r, bool substituted) {
+        const int64_t k = top_, n = f_.n;
+        exchange(k, c);
+        exchange(k + 1, r == k ? c : r);
+        const T a = w_[k], b = w_[k + 1], d = v_[k + 1];
+        tally_.add(double(a), double(b), double(d));
+        T *u = f_.r + k * f_.ld, *l = f_.l + k * n, *m = l + n;
+        std::memcpy(u + k, w_ + k, size_t(n + f_.columns - k) * sizeof(T));
+        std::memcpy(u + f_.ld + k, v_ + k, size_t(n + f_.columns - k) * sizeof(T));
+        const T x = a / b, y = d / b, t = 1 / ((x * y - 1) * b);
+        const T follow = substituted ? carried(abs(a), f_.bound[k]) * t * t : T(0);
+        for (int64_t j = k + 2; j < n; ++j) {
+            l[j] = (y * w_[j] - v_[j]) * t;
+            m[j] = (x * v_[j] - w_[j]) * t;
+            f_.bound[j] += abs(l[j] * w_[j]) + abs(m[j] * v_[j]) + follow * v_[j] * v_[j];
+        }
+        l[k] = a;
+        m[k + 1] = d;
+        l[k + 1] = 0;
+        f_.off[k] = b;
+        for (int64_t j = 0; j < f_.columns; ++j) {
+            f_.y[k * f_.columns + j] = (y * w_[n + j] - v_[n + j]) * t;
+            f_.y[(k + 1) * f_.columns + j] = (x * v_[n + j] - w_[n + j]) * t;
+        }
+        advance(2);
+    }
+
+    void advance(int64_t rows) {
+        top_ += rows;
+        if (top_ - first_ >= kPanelRows) update();
+    }
+
+    // Rows of noise are nobody's pivot, now or later: they need not be passed on.
+    void mark_null() {
+        for (int64_t c = top_; c < f_.candidates; ++c) {
+            fetch(c, w_);
+            bool any = false;
+            for (int64_t i = top_; i < f_.n && !any; ++i)
+                any = abs(w_[i]) > noise(i, c) + rounding(assembled_(f_.origin[i], f_.origin[c])) &&
+                      abs(w_[i]) > Precision<T>::tiny;
+            f_.null[c] = !any;
+        }
+    }
+
+    const CarefulFront<T> f_;
+    Assembled assembled_;
+    Tally& tally_;
+    T *w_, *v_, *unit_;
+    const int64_t end_;
+    int64_t first_, top_;
+    bool broken_ = false;
+};
+
+}  // namespace GNEWT_ISA
+}  // namespace gnewt::engine

@@ -1,0 +1,373 @@
+// The elimination along a plan, front by front, from the leaves up.
+//
+// A causal front is primal-only: its pairs are substituted, x_p = F [u; ξ], without a division, and duals are never computed; its
+// inputs are eliminated by LDLᵀ with a test on every pivot. A front of a free plan holds duals and is eliminated carefully.
+// So is a causal front where a test fails: it leaves a record, and what finds no stable pivot there is delayed to the
+// parent, where those unknowns stand before the others. Other fronts do not notice.
+#pragma once
+#include "careful.hpp"
+#include "extend.hpp"
+#include "ldl.hpp"
+#include "solve.hpp"
+
+namespace gnewt::engine {
+namespace GNEWT_ISA {
+
+template <class T>
+class Elimination {
+public:
+    explicit Elimination(const Call<T>& call) : call_(call), plan_{call.plan}, columns_(call.columns) {}
+
+    void run() {
+        const Status status = eliminate_all();
+        int32_t* info = call_.info;
+        const int64_t pairs = plan_.causal() ? 0 : plan_.num_slots() - plan_.num_inputs();
+        info[kStatus] = status;
+        info[kPositive] = int32_t(tally_.positive - pairs);
+        info[kNegative] = int32_t(tally_.negative - pairs);
+        info[kZero] = int32_t(nulls_);
+        info[kDelayed] = int32_t(delayed_);
+        info[kMode] = plan_.causal() && !index_end_ ? kCausal : kGeneral;
+        info[kFirstNull] = first_null_;
+        call_.real[kLogDet] = nulls_ ? T(-HUGE_VAL) : T(tally_.logdet());
+        call_.real[kSmallestPivot] = nulls_ ? T(0) : T(tally_.smallest);
+        if (status > kSingular) {
+            fail(call_);
+            return;
+        }
+        // The last integers say where the records end: they may be much shorter than their buffers.
+        const int64_t used = factor_ - call_.factor;
+        info[kKept] = used + numbers_end_ <= call_.factor_len && index_end_ + 4 <= call_.index_len;
+        if (!info[kKept]) return;
+        if (index_end_) {
+            std::memcpy(factor_, numbers_.data(), size_t(numbers_end_) * sizeof(T));
+            std::memcpy(call_.index, index_.data(), size_t(index_end_) * sizeof(int32_t));
+        }
+        const int64_t ends[] = {numbers_end_, index_end_};
+        std::memcpy(call_.index + call_.index_len - 4, ends, sizeof ends);
+    }
+
+    static void fail(const Call<T>& call) {
+        for (int64_t i = 0; i < call.num_inputs * call.columns; ++i) call.solution[i] = T(NAN);
+        call.real[kLogDet] = call.real[kSmallestPivot] = T(NAN);
+    }
+
+private:
+    Status eliminate_all() {
+        const int64_t unknowns = plan_.causal() ? plan_.num_slots() : plan_.num_unknowns();
+        const int64_t given = call_.num_inputs * columns_;
+        if (!reserve(plan_.data[kMaxPairs], plan_.data[kMaxRest]) || !waiting_.reserve(plan_.num_fronts() + 1) ||
+            !z_.reserve(unknowns * columns_) || !stack_.reserve(1) || !late_.reserve(1))
+            return kOutOfMemory;
+        factor_ = call_.factor;
+        if (!plan_.causal()) std::memset(z_.data(), 0, size_t(unknowns * columns_) * sizeof(T));
+        for (int32_t f = 0; f < plan_.num_fronts(); ++f) {
+            const Front front = plan_.front(f);
+            const int64_t size = plan_.causal() ? int64_t(front.shape.q) * (front.shape.q + front.shape.b) : 0;
+            if (factor_ - call_.factor + size > call_.factor_len) return kBadPlan;
+            const Status status = eliminate_any(f, front);
+            if (status != kOk) return status;
+            factor_ += size;
+        }
+        if (!finite(tally_.logdet())) return kNonFinite;
+        const Records<T> records{index_.data(), numbers_.data(), index_end_, numbers_end_};
+        if (nulls_) zero_null(records, z_.data(), columns_);
+        if (!local_.reserve((plan_.data[kMaxPairs] + max(largest_, int64_t(plan_.data[kMaxRest]))) * columns_)) return kOutOfMemory;
+        back_substitute(plan_, call_.sources, factor_, records, z_.data(), columns_, local_.data());
+        std::memcpy(call_.solution, z_.data(), size_t(given) * sizeof(T));
+        return nulls_ ? kSingular : kOk;
+    }
+
+    // Make room for a front of p pairs and n other unknowns; numbers in the work space are lost.
+    bool reserve(int64_t p, int64_t n) {
+        const int64_t ld = padded<T>(n + columns_), ldp = padded<T>(p + columns_);
+        return work_.reserve(p * (ldp + 1) + (4 * p + n + kPanel + 3) * ld + 2 * n + n * columns_ + 64);
+    }
+
+    // Small stages of a chain have their sizes compiled in: there, loops cost more than arithmetic.
+    Status eliminate_any(int32_t number, const Front& front) {
+        const Shape& s = front.shape;
+        const Waiting* children = waiting_.data() + num_waiting_ - front.num_children;
+        int64_t late = 0;
+        for (int32_t k = 0; k < front.num_children; ++k) late += children[k].delayed;
+        if (late) {
+            if (!reserve(s.p, late + s.q + s.b)) return kOutOfMemory;
+        } else if (s.p == s.b && columns_ == 1) {
+            if (s.p == 4 && s.q == 1) return eliminate<4, 1, 4, 1>(number, front, 0);
+            if (s.p == 4 && s.q == 2) return eliminate<4, 2, 4, 1>(number, front, 0);
+            if (s.p == 6 && s.q == 3) return eliminate<6, 3, 6, 1>(number, front, 0);
+            if (s.p == 12 && s.q == 4) return eliminate<12, 4, 12, 1>(number, front, 0);
+            if (s.p == 12 && s.q == 6) return eliminate<12, 6, 12, 1>(number, front, 0);
+        }
+        return eliminate<0, 0, 0, 0>(number, front, late);
+    }
+
+    // The parts of a front in the work space. `late` unknowns were delayed by the children; they come first in [late | q | b].
+    struct Parts {
+        T *pp, *f, *w, *c, *r, *panel, *bound, *pair_bound, *y;
+        int64_t late, m, n, ld, ldp;  // m = late + q, n = m + b
+    };
+
+    // Zero stands for a size that is known at run time only.
+    template <int P, int Q, int B, int COLUMNS>
+    Status eliminate(int32_t number, const Front& front, const int64_t late) {
+        constexpr bool fixed = P > 0;
+        const Shape& shape = front.shape;
+        const int64_t p = fixed ? P : shape.p, q = fixed ? Q : shape.q, b = fixed ? B : shape.b;
+        const int64_t columns = fixed ? COLUMNS : columns_, m = fixed ? q : late + q, n = m + b;
+        const int64_t ld = padded<T>(n + columns), ldp = padded<T>(p + columns);
+        Parts at;
+        at.late = fixed ? 0 : late, at.m = m, at.n = n, at.ld = ld, at.ldp = ldp;
+        at.pp = work_.data();
+        at.f = at.pp + p * ldp;
+        at.w = at.f + p * ld;
+        at.c = at.w + 2 * p * ld;
+        at.r = at.c + p * ld;
+        at.panel = at.r + n * ld;
+        at.bound = at.panel + (kPanel + 3) * ld;
+        at.y = at.bound + n;
+        at.pair_bound = at.y + n * columns;
+        const Children<T> children{plan_, waiting_.data() + num_waiting_ - front.num_children, front.num_children, stack_.data(),
+                                   columns, at.late};
+        const bool in_place = (shape.flags & kChildIsPairs) && !at.late;
+        const bool cross = (shape.flags & kCross) || (p && at.late);
+        const T* sources = call_.sources;
+        if (in_place) {
+            at.pp = stack_.data() + children.first[0].at;  // its leading dimension is that of [p | right-hand sides] too
+            at.pair_bound = at.pp + p * ldp;
+        } else if (p) {
+            std::memset(at.pp, 0, size_t(p * ldp) * sizeof(T));
+            std::memset(at.pair_bound, 0, size_t(p) * sizeof(T));
+        }
+        if (cross) std::memset(at.c, 0, size_t(p * ld) * sizeof(T));
+        if (!in_place && p && front.num_children) children.add_to_pairs(p, at.pp, ldp, at.c, ld, at.pair_bound);
+        int32_t first_rest = 0;
+        if (p) {
+            first_rest = load_pairs(front, at);
+            substitute<fixed>(cross, p, columns, at);
+        } else {
+            std::memset(at.r, 0, size_t(n * ld) * sizeof(T));
+            std::memset(at.bound, 0, size_t(n) * sizeof(T));
+        }
+        T *r = at.r + at.late * (ld + 1), *bound = at.bound + at.late;
+        for (int32_t k = first_rest; k < shape.num_blocks; ++k) {
+            place<T, true>(shape.blocks[k], sources + front.sources[k], r, ld);
+            if (!fixed && !plan_.causal()) place_diagonal(shape.blocks[k], sources + front.sources[k], bound);
+        }
+        const int32_t* diagonal = front.sources + shape.num_blocks;
+        for (int32_t k = 0; k < shape.num_diag; ++k) bound[shape.diag[k]] += abs(sources[diagonal[k]]);
+        if (!in_place && front.num_children) children.add_to_rest(p, n, at.r, ld, at.bound);
+        if (fixed || plan_.causal()) {
+            for (int64_t i = 0; i < q; ++i) {
+                r[i * ld + i] += call_.shift;
+                bound[i] += abs(call_.shift);
+                const T* given = call_.rhs + front.slots[p + i] * columns;
+                for (int64_t j = 0; j < columns; ++j) at.r[(at.late + i) * ld + n + j] += given[j];
+            }
+        } else {
+            add_units(front, at);
+        }
+        // The Schur complement takes the place of the children's, which are used up.
+        const int64_t base = num_waiting_ > front.num_children ? waiting_[num_waiting_ - front.num_children - 1].end : 0;
+        int64_t done = 0;
+        bool plain = fixed || (plan_.causal() && !at.late);
+        for (int64_t i = 0; i < q; ++i) plain = plain && bound[i] > 0;  // without curvature no test says what is noise
+        if (plain) {
+            const int64_t ldb = padded<T>(b + columns), end = base + b * ldb + padded<T>(b);
+            if (!stack_.reserve(end)) return kOutOfMemory;
+            T* schur = stack_.data() + base;
+            done = eliminate_rows<T, fixed>(at.r, ld, q, n, columns, at.bound, at.panel, factor_, at.y, schur, ldb, tally_);
+            if (done == q) {
+                num_waiting_ -= front.num_children;
+                for (int64_t i = 0; i < q; ++i)
+                    for (int64_t j = 0; j < columns; ++j) z_[front.slots[p + i] * columns + j] = at.y[i * columns + j];
+                if (!b) return kOk;
+                std::memcpy(schur + b * ldb, at.bound + q, size_t(b) * sizeof(T));
+                waiting_[num_waiting_++] = {base, end, late_end_, number, 0};
+                return kOk;
+            }
+        }
+        return eliminate_carefully(number, front, at, done, base);
+    }
+
+    // Load F, PP and C; return the first block that goes elsewhere.
+    int32_t load_pairs(const Front& front, const Parts& at) {
+        const Shape& shape = front.shape;
+        const int64_t p = shape.p, ld = at.ld;
+        const bool dense = (shape.flags & kDenseJacobian) && !at.late;
+        if (!dense) std::memset(at.f, 0, size_t(p * ld) * sizeof(T));
+        T *f = at.f + at.late, *c = at.c + at.late;
+        int32_t k = 0;
+        for (; k < shape.num_blocks && shape.blocks[k].kind != kR; ++k) {
+            const Block& block = shape.blocks[k];
+            const T* src = call_.sources + front.sources[k];
+            if (block.kind == kF && dense) {
+                place<T, false>(block, src, f, ld);
+            } else if (block.kind == kF) {
+                place<T, true>(block, src, f, ld);
+            } else if (block.kind == kPP) {
+                place<T, true>(block, src, at.pp, at.ldp);
+                place_diagonal(block, src, at.pair_bound);
+            } else if (block.kind == kC) {
+                place<T, true>(block, src, c, ld);
+            }
+        }
+        const int32_t first_rest = k;
+        if (!(shape.flags & kNested)) return first_rest;
+        // F := (I - G)⁻¹F, from the last pair, which reads no other, to the first.
+        for (int64_t row = p - 1; row >= 0; --row)
+            for (k = 0; k < first_rest; ++k)
+                if (shape.blocks[k].kind == kG)
+                    for_each(shape.blocks[k], call_.sources + front.sources[k], [&](int64_t i, int64_t j, T v) {
+                        if (i == row) axpy(f + i * ld, v, f + j * ld, int64_t(shape.q + shape.b));
+                    });
+        return first_rest;
+    }
+
+    // R = Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along.
+    template <bool FIXED>
+    GNEWT_INLINE void substitute(bool cross, int64_t p, int64_t columns, const Parts& at) {
+        const int64_t n = at.n, ld = at.ld, ldp = at.ldp, end = padded<T>(n + columns);
+        T *pp = at.pp, *f = at.f, *w = at.w, *c = at.c, *r = at.r, *bound = at.bound;
+        for (int64_t i = 1; i < p; ++i)
+            for (int64_t j = 0; j < i; ++j) pp[i * ldp + j] = pp[j * ldp + i];
+        multiply<T, kSet, FIXED>(p, 0, p, false, n, pp, ldp, f, ld, w, ld, w, ld);
+        if (cross)
+            for (int64_t i = 0; i < p; ++i) axpy(w + i * ld, T(1), c + i * ld, n);
+        for (int64_t i = 0; i < p; ++i)
+            for (int64_t j = 0; j < columns; ++j) w[i * ld + n + j] = pp[i * ldp + p + j];
+        multiply<T, kSet, FIXED>(p, 0, n, true, end, f, ld, w, ld, r, ld, r, ld);
+        std::memset(bound, 0, size_t(n) * sizeof(T));
+        for (int64_t i = 0; i < p; ++i) {
+            const T noise = carried(abs(pp[i * ldp + i]), at.pair_bound[i]);
+            const T *__restrict x = f + i * ld, *__restrict y = w + i * ld;
+            for (int64_t j = 0; j < n; ++j) bound[j] += abs(x[j] * y[j]) + noise * x[j] * x[j];
+        }
+        if (!cross) return;
+        for (int64_t i = 0; i < p; ++i) {
+            for (int64_t j = 0; j < columns; ++j) f[i * ld + n + j] = 0;
+            for (int64_t j = 0; j < n; ++j) bound[j] += abs(f[i * ld + j] * c[i * ld + j]);
+        }
+        multiply<T, kAdd, FIXED>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
+    }
+
+    // Free plans: the -1 of the pairs, the shift, and the right-hand sides of the inputs.
+    void add_units(const Front& front, const Parts& at) {
+        const Shape& shape = front.shape;
+        for (int32_t i = 0; i < shape.num_pairs; ++i) {
+            const int64_t x = at.late + shape.pairs[2 * i], y = at.late + shape.pairs[2 * i + 1];
+            at.r[min(x, y) * at.ld + max(x, y)] -= 1;
+        }
+        for (int32_t i = 0; i < shape.num_inputs; ++i) {
+            const int64_t x = at.late + shape.inputs[i];
+            at.r[x * at.ld + x] += call_.shift;
+            at.bound[x] += abs(call_.shift);
+        }
+        for (int64_t i = 0; i < shape.q; ++i) {
+            if (front.slots[i] >= call_.num_inputs) continue;
+            const T* given = call_.rhs + front.slots[i] * columns_;
+            for (int64_t j = 0; j < columns_; ++j) at.r[(at.late + i) * at.ld + at.n + j] += given[j];
+        }
+    }
+
+    // Pivots by search, a record, and delays. `done` rows were eliminated before, into the rows of the factor.
+    __attribute__((noinline)) Status eliminate_carefully(int32_t number, const Front& front, const Parts& at, int64_t done, int64_t base) {
+        const Shape& shape = front.shape;
+        const int64_t n = at.n, m = at.m, late = at.late, p = shape.p;
+        largest_ = max(largest_, n);
+        if (!numbers_.reserve(numbers_end_ + m * (n + 1)) || !index_.reserve(index_end_ + kRecordHeader + n + m + 1) ||
+            !places_.reserve(2 * n) || !flags_.reserve(n) || !off_.reserve(m))
+            return kOutOfMemory;
+        T* l = numbers_.data() + numbers_end_;
+        if (done) std::memcpy(l, factor_, size_t(done * n) * sizeof(T));
+        int32_t *record = index_.data() + index_end_, *ids = record + kRecordHeader;
+        const Waiting* children = waiting_.data() + num_waiting_ - front.num_children;
+        int64_t at_id = 0;
+        for (int32_t k = 0; k < front.num_children; ++k)
+            for (int32_t i = 0; i < children[k].delayed; ++i) ids[at_id++] = late_[children[k].ids_at + i];
+        if (front.num_children) late_end_ = children[0].ids_at;
+        num_waiting_ -= front.num_children;
+        std::memcpy(ids + late, front.slots + p, size_t(n - late) * sizeof(int32_t));
+
+        const auto assembled = [&](int64_t i, int64_t j) -> T {
+            if (i < late || j < late) return 0;
+            T sum = 0;
+            for (int32_t k = 0; k < shape.num_blocks; ++k)
+                if (shape.blocks[k].kind == kR)
+                    sum += magnitude_at(shape.blocks[k], call_.sources + front.sources[k], min(i, j) - late, max(i, j) - late);
+            return sum;
+        };
+        const CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, at.bound, ids, places_.data(), places_.data() + n,
+                                    flags_.data(), l,     off_.data(), at.y, at.panel};
+        Careful<T, decltype(assembled)> careful(whole, done, assembled, tally_);
+        for (int32_t i = 0; i < shape.num_pairs; ++i)
+            if (max(shape.pairs[2 * i], shape.pairs[2 * i + 1]) < shape.q)
+                careful.substitute(late + shape.pairs[2 * i + 1], late + shape.pairs[2 * i]);
+        const int64_t taken = careful.eliminate();
+        if (taken < 0) return kNonFinite;
+        std::memcpy(l + taken * n, off_.data(), size_t(taken) * sizeof(T));
+        numbers_end_ += taken * (n + 1);
+        for (int64_t i = 0; i < taken; ++i)
+            for (int64_t j = 0; j < columns_; ++j) z_[ids[i] * columns_ + j] = at.y[i * columns_ + j];
+        return pass_on(number, shape, at, taken, record, base);
+    }
+
+    // Write the Schur complement to the stack, without the rows that are null; in a root all that is left is null.
+    Status pass_on(int32_t number, const Shape& shape, const Parts& at, int64_t taken, int32_t* record, int64_t base) {
+        const int64_t n = at.n, m = at.m;
+        int32_t* ids = record + kRecordHeader;
+        int64_t nulls = 0;
+        if (!late_.reserve(late_end_ + m)) return kOutOfMemory;
+        int32_t* kept = places_.data();  // rows that are passed on; no longer needed for anything else
+        int64_t size = 0;
+        const int64_t ids_at = late_end_;
+        for (int64_t i = taken; i < n; ++i) {
+            if (i < m && (flags_[i] || shape.b == 0)) {
+                if (!nulls_++) first_null_ = ids[i];
+                call_.null[ids[i]] = 1;
+                ids[n + nulls++] = ids[i];
+                continue;
+            }
+            if (i < m) late_[late_end_++] = ids[i];
+            kept[size++] = int32_t(i);
+        }
+        const int64_t delayed = size - shape.b;
+        record[0] = number;
+        record[1] = int32_t(taken);
+        record[2] = int32_t(n);
+        record[3] = int32_t(nulls);
+        record[kRecordHeader + n + nulls] = int32_t(kRecordHeader + n + nulls + 1);
+        index_end_ += kRecordHeader + n + nulls + 1;
+        if (!shape.b) return kOk;
+        delayed_ += delayed;
+        const int64_t ldb = padded<T>(size + columns_), end = base + size * ldb + padded<T>(size);
+        if (!stack_.reserve(end)) return kOutOfMemory;
+        T* schur = stack_.data() + base;
+        const bool whole = size == n - taken;
+        for (int64_t i = 0; i < size; ++i) {
+            const T* from = at.r + kept[i] * at.ld;
+            T* to = schur + i * ldb;
+            if (whole)
+                std::memcpy(to + i, from + taken + i, size_t(size - i + columns_) * sizeof(T));
+            else
+                for (int64_t j = i; j < size + columns_; ++j) to[j] = from[j < size ? kept[j] : n + j - size];
+            schur[size * ldb + i] = at.bound[kept[i]];
+        }
+        waiting_[num_waiting_++] = {base, end, ids_at, number, int32_t(delayed)};
+        return kOk;
+    }
+
+    const Call<T>& call_;
+    PlanView plan_;
+    int64_t columns_, num_waiting_ = 0, nulls_ = 0, delayed_ = 0, numbers_end_ = 0, index_end_ = 0, late_end_ = 0, largest_ = 0;
+    int32_t first_null_ = -1;
+    T* factor_ = nullptr;  // where the rows of the next front go
+    Tally tally_;
+    Buffer<T> work_, stack_, z_, local_, numbers_, off_;
+    Buffer<int32_t> index_, late_, places_;
+    Buffer<int8_t> flags_;
+    Buffer<Waiting> waiting_;
+};
+
+}  // namespace GNEWT_ISA
+}  // namespace gnewt::engine

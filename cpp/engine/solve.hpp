@@ -1,0 +1,181 @@
+// Triangular solves with a factor: up the tree for another right-hand side, down it for the solution.
+#pragma once
+#include "blocks.hpp"
+#include "records.hpp"
+
+namespace gnewt::engine {
+namespace GNEWT_ISA {
+
+// x_p = F [u; ξ], with F read from the sources: `x` is [p, columns], `z` [q + b, columns].
+template <class T>
+inline void substitute_pairs(const Front& front, const T* sources, T* x, const T* z, int64_t columns) {
+    const Shape& shape = front.shape;
+    std::memset(x, 0, size_t(shape.p * columns) * sizeof(T));
+    for (int32_t k = 0; k < shape.num_blocks; ++k) {
+        const Block& block = shape.blocks[k];
+        if (block.kind != kF) break;  // blocks are sorted by kind
+        const T* src = sources + front.sources[k];
+        if (columns == 1 && !block.transposed) {
+            rows_of(block, [&](int32_t i, const auto len, int64_t at) {
+                x[block.row + i] += dot(src + at, z + block.col, len);
+            });
+        } else {
+            for_each(block, src, [&](int64_t i, int64_t j, T v) { axpy(x + i * columns, v, z + j * columns, columns); });
+        }
+    }
+    if (!(shape.flags & kNested)) return;
+    // The last pair reads no other; each one before it reads later ones only.
+    for (int32_t row = shape.p - 1; row >= 0; --row)
+        for (int32_t k = 0; k < shape.num_blocks; ++k)
+            if (shape.blocks[k].kind == kG)
+                for_each(shape.blocks[k], sources + front.sources[k], [&](int64_t i, int64_t j, T v) {
+                    if (i == row) axpy(x + i * columns, v, x + j * columns, columns);
+                });
+}
+
+// x -= Σ_j l[j] z[j], over `n` rows of z.
+template <class T>
+GNEWT_INLINE void subtract_rows(T* x, const T* l, const T* z, int64_t n, int64_t columns) {
+    if (columns == 1)
+        x[0] -= dot(l, z, n);
+    else
+        for (int64_t j = 0; j < n; ++j) axpy(x, -l[j], z + j * columns, columns);
+}
+
+// z[j] -= l[j] x, over `n` rows of z.
+template <class T>
+GNEWT_INLINE void subtract_multiples(T* z, const T* l, const T* x, int64_t n, int64_t columns) {
+    if (columns == 1)
+        axpy(z, -x[0], l, n);
+    else
+        for (int64_t j = 0; j < n; ++j) axpy(z + j * columns, -l[j], x, columns);
+}
+
+template <class T>
+GNEWT_INLINE void gather(T* to, const T* z, const int32_t* ids, int64_t n, int64_t columns) {
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t c = 0; c < columns; ++c) to[i * columns + c] = z[ids[i] * columns + c];
+}
+template <class T>
+GNEWT_INLINE void scatter(const T* from, T* z, const int32_t* ids, int64_t n, int64_t columns) {
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t c = 0; c < columns; ++c) z[ids[i] * columns + c] = from[i * columns + c];
+}
+
+// Solutions from the roots down: z[slots, columns] holds the right-hand sides as rows of L at the pivots. `factor_end`: behind
+// the rows of the fronts that have no record.
+template <class T>
+inline void back_substitute(const PlanView& plan, const T* sources, const T* factor_end, const Records<T>& records, T* z,
+                            int64_t columns, T* local) {
+    RecordWalk<T> record(records, true);
+    record.previous();
+    for (int64_t f = int64_t(plan.num_fronts()) - 1; f >= 0; --f) {
+        const Front front = plan.front(f);
+        const int64_t p = front.shape.p, q = front.shape.q, n = q + front.shape.b;
+        const int32_t* slots = front.slots;
+        T *x = local, *rest = local + p * columns;
+        if (plan.causal()) factor_end -= q * n;
+        if (record.front == f) {
+            gather(rest, z, record.ids, record.n, columns);
+            for (int64_t k = record.taken - 1; k >= 0; --k)
+                subtract_rows(rest + k * columns, record.l + k * record.n + k + 1, rest + (k + 1) * columns, record.n - k - 1,
+                              columns);
+            scatter(rest, z, record.ids, record.taken, columns);
+            record.previous();
+            if (p) gather(rest, z, slots + p, n, columns);
+        } else {
+            gather(rest, z, slots + p, n, columns);
+            for (int64_t k = q - 1; k >= 0; --k)
+                subtract_rows(rest + k * columns, factor_end + k * n + k + 1, rest + (k + 1) * columns, n - k - 1, columns);
+            scatter(rest, z, slots + p, q, columns);
+        }
+        if (!p) continue;
+        substitute_pairs(front, sources, x, rest, columns);
+        scatter(x, z, slots, p, columns);
+    }
+}
+
+// z[p | rest] on its way up: what a front's pairs pass to the rest, z_rest += Fᵀ(I - G)⁻ᵀ z_p.
+template <class T>
+inline void lift_pairs(const Front& front, const T* sources, T* x, T* rest, int64_t columns) {
+    const Shape& shape = front.shape;
+    if (shape.flags & kNested)
+        for (int32_t row = 0; row < shape.p; ++row)
+            for (int32_t k = 0; k < shape.num_blocks; ++k)
+                if (shape.blocks[k].kind == kG)
+                    for_each(shape.blocks[k], sources + front.sources[k], [&](int64_t i, int64_t j, T v) {
+                        if (i == row) axpy(x + j * columns, v, x + i * columns, columns);
+                    });
+    for (int32_t k = 0; k < shape.num_blocks; ++k) {
+        const Block& block = shape.blocks[k];
+        if (block.kind != kF) break;  // blocks are sorted by kind
+        const T* src = sources + front.sources[k];
+        if (columns == 1 && !block.transposed)
+            rows_of(block, [&](int32_t i, const auto len, int64_t at) {
+                axpy(rest + block.col, x[block.row + i], src + at, len);
+            });
+        else
+            for_each(block, src, [&](int64_t i, int64_t j, T v) { axpy(rest + j * columns, v, x + i * columns, columns); });
+    }
+}
+
+// Divide the rows of a record by its pivots.
+template <class T>
+inline void divide(const RecordWalk<T>& record, T* z, int64_t columns) {
+    for (int64_t k = 0; k < record.taken; ++k) {
+        T* u = z + k * columns;
+        const T a = record.l[k * record.n + k], b = record.off[k];
+        if (b == 0) {
+            for (int64_t c = 0; c < columns; ++c) u[c] /= a;
+            continue;
+        }
+        const T x = a / b, y = record.l[(k + 1) * record.n + k + 1] / b, t = 1 / ((x * y - 1) * b);
+        for (int64_t c = 0; c < columns; ++c) {
+            const T i = u[c], j = u[columns + c];
+            u[c] = (y * i - j) * t;
+            u[columns + c] = (x * j - i) * t;
+        }
+        ++k;
+    }
+}
+
+// Another right-hand side: up with Fᵀ and L, then down as above. z[slots, columns] starts with b at the inputs.
+template <class T>
+inline void solve_again(const PlanView& plan, const T* sources, const T* factor, const Records<T>& records, T* z, int64_t columns,
+                        T* local) {
+    RecordWalk<T> record(records, false);
+    record.next();
+    for (int64_t f = 0; f < plan.num_fronts(); ++f) {
+        const Front front = plan.front(f);
+        const int64_t p = front.shape.p, q = front.shape.q, n = q + front.shape.b;
+        T *x = local, *rest = local + p * columns;
+        if (p) {
+            gather(local, z, front.slots, p + n, columns);
+            lift_pairs(front, sources, x, rest, columns);
+            scatter(rest, z, front.slots + p, n, columns);
+        }
+        if (record.front == f) {
+            gather(rest, z, record.ids, record.n, columns);
+            for (int64_t k = 0; k < record.taken; ++k)
+                subtract_multiples(rest + (k + 1) * columns, record.l + k * record.n + k + 1, rest + k * columns, record.n - k - 1,
+                                   columns);
+            divide(record, rest, columns);
+            scatter(rest, z, record.ids, record.n, columns);
+            record.next();
+        } else {
+            if (!p) gather(rest, z, front.slots, n, columns);
+            for (int64_t k = 0; k < q; ++k) {
+                T* u = rest + k * columns;
+                subtract_multiples(u + columns, factor + k * n + k + 1, u, n - k - 1, columns);
+                for (int64_t c = 0; c < columns; ++c) u[c] /= factor[k * n + k];
+            }
+            scatter(rest, z, front.slots + p, n, columns);
+        }
+        if (plan.causal()) factor += q * n;
+    }
+    zero_null(records, z, columns);
+    back_substitute(plan, sources, factor, records, z, columns, local);
+}
+
+}  // namespace GNEWT_ISA
+}  // namespace gnewt::engine
