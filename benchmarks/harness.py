@@ -67,10 +67,15 @@ def interleave(calls: Mapping[str, Callable[[], Any]], repeats: int = REPEATS) -
     return {name: min(t) for name, t in times.items()}
 
 
+CLOCK = os.environ.get("GNEWT_BENCH_CLOCK", "wall")
+"""`wall`; or `cpu`, the time of this process alone, for a machine that others use too."""
+
+
 def _time(call: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
+    clock = time.process_time if CLOCK == "cpu" else time.perf_counter
+    begin = clock()
     jax.block_until_ready(call())
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,6 +137,7 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],
         "isa": isa(),
+        "clock": CLOCK,
         "threads": 1,
         "python": platform.python_version(),
         "versions": versions,
@@ -206,7 +212,7 @@ def markdown(content: dict[str, Any]) -> str:
         f"# {content['title']}",
         "",
         f"{where['date']}, {where['cpu']}, engine {where['isa']}, one thread, float64, commit {where['commit']}, "
-        f"load {where['load']:.1f}; Python {where['python']}, {used}.",
+        f"{where['clock']} clock, load {where['load']:.1f}; Python {where['python']}, {used}.",
         "",
     ]
     if content["figures"]:

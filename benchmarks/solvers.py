@@ -11,35 +11,41 @@ from typing import Any
 import jax
 import numpy as np
 import scipy.sparse as sp
+from harness import relative
 
 from gnewt.graph import Structure
-from gnewt.kkt import native
+from gnewt.kkt import STATUSES, Elimination, LocalModels
 from gnewt.newton import Objective, system_of
 
 
 class Native:
     """The native engine on an objective at a point: one jitted call, with plan, numbers and gradient as operands."""
 
-    def __init__(self, target: Any, point: Any, order: Any = "auto") -> None:
-        at = Objective(target).at((point,))
-        self.system = system_of(at, order)
-        self.structure: Structure = self.system.structure
-        models = self.system.linearize(at)
-        layout = native.layout(self.system.plan, len(models.sources))
-        self.sources = models.sources
-        self.gradient = models.duals[: self.structure.num_inputs]
-        self.operands = jax.device_put((layout.array, models.sources, self.gradient))
-        self.jitted = jax.jit(
-            lambda plan, sources, g: native.factor_solve(layout, sources, 0.0, -g[:, None], plan)
-        )
+    def __init__(self, target: Any, values: Any, order: Any = "auto") -> None:
+        self.point = Objective(target).at((values,))
+        self.system = system_of(self.point, order, engine="native")
+        self.structure = self.system.structure
+        models = self.linearize()
+        self.sources, self.gradient = models.sources, models.duals[: self.structure.num_inputs]
+        engine = self.system.engine
+        self._factor_solve = jax.jit(lambda plan, h, g: engine.factor_solve(plan, h, 0.0, -g[:, None]))
 
-    def run(self) -> native.Solved:
-        return self.jitted(*self.operands)
+    def linearize(self) -> LocalModels:
+        """Values, duals, local derivatives: the other part of a Newton step."""
+        return self.system.linearize(self.point)
+
+    def run(self) -> tuple[jax.Array, Elimination]:
+        return self._factor_solve(self.system.arrays, self.sources, self.gradient)
 
     def step(self) -> np.ndarray:
-        solved = self.run()
-        assert int(solved.status) == 0, native.STATUSES[int(solved.status)]
-        return np.asarray(solved.solution[:, 0])
+        solution, known = self.run()
+        assert int(known.status) == 0, STATUSES[int(known.status)]
+        return np.asarray(solution[:, 0])
+
+    def residual(self, step: np.ndarray) -> float:
+        """‖Hδ + g‖/‖g‖, with H·δ by JAX from the objective."""
+        _, gradient, curved = self.system.derivatives(self.point, jax.numpy.asarray(step))
+        return relative(curved + gradient, gradient)
 
     def describe(self) -> dict[str, Any]:
         certificate = self.system.plan.certificate
@@ -47,7 +53,8 @@ class Native:
             "width": certificate.width,
             "fronts": certificate.num_fronts,
             "flops": certificate.flops,
-            "delayed": int(self.run().num_delayed),
+            "order": self.system.plan.order_name,
+            "delayed": int(self.run()[1].num_delayed),
         }
 
 

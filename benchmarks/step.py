@@ -18,8 +18,10 @@ from collections.abc import Iterable
 import jax
 import jax.numpy as jnp
 import ocp
-from solvers import have
-from stages import Stages, newton_step_in_jit, residual
+from jax.flatten_util import ravel_pytree
+from solvers import Native, have
+
+import gnewt
 
 ITERATIONS = 5
 """Of the interior-point solvers, per call."""
@@ -43,16 +45,16 @@ def measure(problem: ocp.Problem, T: int, given: str, peers: Iterable[str]) -> t
     f = ocp.jax_cost(problem, T)
     x = jnp.asarray(problem.first_inputs(T))
     target, point = (f, x) if given == "function" else (ocp.graph(problem, T), list(x))
-    stages = Stages(target, point)
-    step, which = newton_step_in_jit(target, point, stages)
+    parts = Native(target, point)
+    step = jax.jit(gnewt.newton_step(target))
     value_and_grad = jax.jit(jax.value_and_grad(f))
     value = jax.jit(f)
     calls = {
-        "newton_step": step,
+        "newton_step": lambda: step(point),
         "value_and_grad": lambda: value_and_grad(x),
         "value": lambda: value(x),
-        "linearize": stages.linearize,
-        "factor + solve": stages.solve,
+        "linearize": parts.linearize,
+        "factor + solve": parts.run,
     }
     counts = {}
     if have("casadi"):
@@ -64,11 +66,10 @@ def measure(problem: ocp.Problem, T: int, given: str, peers: Iterable[str]) -> t
     for name, count in counts.items():
         times[name] /= count
     name = f"{problem.name} T={T} ({problem.nx}, {problem.nu})"
-    row = {"problem": name, "given as": given, "measured as": which}
+    row = {"problem": name, "given as": given}
     row |= {f"{label} µs": 1e6 * t for label, t in times.items()}
-    row |= {"residual": residual(f, x, jnp.asarray(step()).reshape(x.shape)), "iterations": counts or None}
-    certificate = stages.system.plan.certificate
-    row |= {"width": certificate.width, "fronts": certificate.num_fronts, "flops": certificate.flops}
+    row |= {"residual": parts.residual(ravel_pytree(step(point))[0]), "iterations": counts or None}
+    row |= parts.describe()
     ours = times["newton_step"]
     row["newton_step / value_and_grad"] = ours / times["value_and_grad"]
     row |= {f"{label} / newton_step": times[label] / ours for label in counts}
@@ -98,7 +99,7 @@ def main() -> None:
         {"Optimal control": rows},
         figures,
         [
-            'measured as "stages": newton_step cannot be traced by jit here, so its stages were composed in one jit.',
+            "linearize, factor + solve: the parts of newton_step, as calls of their own.",
             "The interior-point solvers also do their line search, at most a few evaluations of the functions.",
         ],
     )
