@@ -37,8 +37,10 @@ public:
     Careful(const CarefulFront<T>& front, int64_t done, Assembled assembled, Tally& tally)
         : f_(front), assembled_(assembled), tally_(tally), w_(front.scratch), v_(w_ + front.ld), unit_(v_ + front.ld), x_(unit_ + front.ld),
           end_(padded<T>(front.n + front.columns)), first_(done), top_(done) {
-        for (int64_t i = 0; i < f_.n; ++i) f_.place[i] = f_.origin[i] = int32_t(i);
-        std::memset(f_.null, 0, size_t(f_.n));
+        for (int64_t i = 0; i < f_.n; ++i) {
+            f_.place[i] = f_.origin[i] = int32_t(i);
+            f_.null[i] = 0;
+        }
         std::memset(f_.off, 0, size_t(f_.candidates) * sizeof(T));
         std::memset(f_.scratch, 0, size_t(4 * f_.ld) * sizeof(T));
         if (!done) return;

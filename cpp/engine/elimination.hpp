@@ -250,7 +250,7 @@ private:
         for (int64_t i = 0; i < p; ++i)
             for (int64_t j = 0; j < columns; ++j) w[i * ld + n + j] = pp[i * ldp + p + j];
         multiply<T, kSet, FIXED>(p, 0, n, true, end, f, ld, w, ld, r, ld, r, ld);
-        for (int64_t i = 0; i < p; ++i) at.pair_bound[i] = carried(abs(pp[i * ldp + i]), at.pair_bound[i]);
+        for (int64_t i = 0; i < p; ++i) at.pair_bound[i] = renewed(abs(pp[i * ldp + i]), at.pair_bound[i]);
         int64_t j = 0;
         const T* size = nested ? w + p * ld : f;
         for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) bound_columns<4>(p, size + j, w + j, ld, at.pair_bound, bound + j);
@@ -383,7 +383,8 @@ private:
                 std::memcpy(to + i, from + taken + i, size_t(size - i + columns_) * sizeof(T));
             else
                 for (int64_t j = i; j < size + columns_; ++j) to[j] = from[j < size ? kept[j] : n + j - size];
-            schur[size * ldb + i] = at.bound[kept[i]];
+            const T bound = at.bound[kept[i]];
+            schur[size * ldb + i] = plan_.causal() ? bound : renewed(abs(from[kept[i]]), bound);
         }
         waiting_[num_waiting_++] = {base, end, ids_at, number, int32_t(delayed)};
         return kOk;

