@@ -19,8 +19,6 @@ from gnewt.graph.schedule import Segment
 
 _MAX_LAG = 8
 """Longest memory, in rounds, of a recurrence."""
-_FEW = 96
-"""Scalars of a round, at most, that are written one by one."""
 _HERE, _FIXED, _MOVING = 1, 2, 3
 
 
@@ -72,12 +70,6 @@ class Rounds:
     """[repeats, q]: slots that round r defines."""
     base: bool
     """Whether those slots hold something before the segment, to be added to."""
-
-    @property
-    def is_small(self) -> bool:
-        """Whether a round has few scalars, so that it is best written with each of them as a value of its own."""
-        places = self.num_state + self.num_slots + self.fixed.size + self.moving.shape[1]
-        return places <= _FEW and all(step.count == 1 for step in self.steps)
 
     @property
     def num_slots(self) -> int:

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gnewt.graph import Family, Structure
+from gnewt.graph import Family, Structure, take_places
+from gnewt.kkt.arrays import ArrayProgram
 from gnewt.kkt.scalars import NotScalar, Program, Vectors, live_nodes
 from gnewt.kkt.writeout import write_out
 
@@ -57,7 +58,8 @@ def local_derivatives(
     kinds = tuple((np.shape(d), jnp.result_type(d)) for d in data)
     written = structure.memo(("written", f, x.dtype, kinds), lambda: _write(family, x.dtype, kinds))
     if written is None:
-        return Differentiated(family, x, data)
+        traced = structure.memo(("traced", f, x.dtype, kinds), lambda: _trace(family, x.dtype, kinds))
+        return Differentiated(traced, family, x, data, one)
     return Written(written, family, x, data, one)
 
 
@@ -171,46 +173,102 @@ class Written:
 # JAX's own derivatives
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Traced:
+    """The derivatives of a family as jaxprs over all instances."""
+
+    curved: np.ndarray
+    """Arguments in which ψ is not linear."""
+    straight: np.ndarray
+    """The others: their columns of ∂ψ do not depend on x."""
+    main: Any
+    """(x[k, n], *data, λ[m, n]) ↦ l or y, gradient, ∂ψ along the curved arguments, ∂²(λ·ψ)."""
+    rest: Any | None
+    """(x, *data) ↦ ∂ψ along the straight arguments: at one instance where all share their data."""
+    alike: bool
+
+
+def _trace(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> _Traced:
+    curves = family.hess_pattern.any(0)
+    curved, straight = np.flatnonzero(curves), np.flatnonzero(~curves)
+    order = np.argsort(np.concatenate([curved, straight]))
+    alike = all(axis is None for axis in family.data_axes)
+    seeds = np.eye(len(curved), dtype=dtype)
+
+    def psi(z: Array, w: Array, *data: Any) -> Array:
+        x = z if len(straight) == 0 else take_places(jnp.concatenate([z, w]), order)
+        return jnp.reshape(family.fn(x, *data), (-1,))
+
+    def main(x: Array, *rest: Any) -> tuple[Array, Array, Array, Array]:
+        *data, lam = rest
+        z, w = take_places(x, curved), take_places(x, straight)
+
+        def pulled(z: Array) -> tuple[tuple[Array, ...], Array]:
+            if family.is_loss:
+                y, pull = jax.vjp(lambda z, w: psi(z, w, *data), z, w)
+            else:
+                y, pull = jax.vjp(lambda z: psi(z, w, *data), z)
+            return pull(lam.astype(y.dtype)), y
+
+        gradient, y = pulled(z)
+        gradient = take_places(jnp.concatenate(gradient), order) if family.is_loss else gradient[0]
+        if len(curved) == 0:
+            return y, gradient, jnp.zeros((0, family.m), dtype), jnp.zeros((0, 0), dtype)
+        second, first = jax.vmap(lambda t: jax.jvp(pulled, (z,), (t,))[1])(seeds)
+        return y, gradient, first, second[0]
+
+    def rest(x: Array, *data: Any) -> Array:
+        z, w = take_places(x, curved), take_places(x, straight)
+        mode = jax.jacfwd if len(straight) <= 2 * family.m else jax.jacrev
+        return mode(lambda w: psi(z, w, *data))(w).T
+
+    whole = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in kinds]
+    x, lam = (jax.ShapeDtypeStruct((size, family.n), dtype) for size in (family.k, family.m))
+    mapped = jax.vmap(main, (1, *family.data_axes, 1), -1)
+    closed = jax.make_jaxpr(mapped)(x, *whole, lam)
+    columns = None
+    if len(straight) and not family.is_loss:
+        if alike:
+            columns = jax.make_jaxpr(rest)(jax.ShapeDtypeStruct((family.k,), dtype), *whole)
+        else:
+            columns = jax.make_jaxpr(jax.vmap(rest, (1, *family.data_axes), -1))(x, *whole)
+    return _Traced(curved, straight, closed, columns, alike)
+
+
 class Differentiated:
-    """Derivatives by JAX under vmap."""
+    """Derivatives by JAX under vmap, forward over reverse."""
 
-    def __init__(self, family: Family, x: Array, data: tuple[Any, ...]) -> None:
-        self._family, self._x, self._data = family, x, data
-
-    def _map(self, fn: Any, *more: Array) -> Any:
-        axes = (1, *[1] * len(more), *self._family.data_axes)
-        return jax.vmap(fn, in_axes=axes, out_axes=-1)(self._x, *more, *self._data)
+    def __init__(self, traced: _Traced, family: Family, x: Array, data: tuple[Any, ...], one: Any) -> None:
+        self._traced, self._family, self._x, self._data, self._one = traced, family, x, data, one
+        self._main = ArrayProgram(traced.main, one)
+        self._main.give(0, [x, *data])
+        if family.is_loss:
+            self._main.give(1 + len(data), [jnp.ones((1, family.n), x.dtype)])
 
     def values(self) -> Array:
-        return self._map(self._family.fn)
+        return self._main.get(0)[0]
 
     def jacobian(self) -> Jacobian:
-        family = self._family
-        mode = jax.jacfwd if family.k <= 2 * family.m else jax.jacrev
+        family, traced, dtype = self._family, self._traced, self._x.dtype
+        outs, args = np.nonzero(family.jac_pattern)
         if family.is_loss:
-            dense = self._map(jax.grad(family.fn))[None]
-        else:
-            dense = self._map(mode(family.fn))
-        return Jacobian(dense[np.nonzero(family.jac_pattern)].astype(self._x.dtype).T, {})
+            return Jacobian(take_places(self._main.get(1).astype(dtype), args).T, {})
+        columns = [jnp.asarray(self._main.get(2), dtype)] if len(traced.curved) else []
+        if traced.rest is not None:
+            rest = ArrayProgram(traced.rest, self._one)
+            rest.give(0, [self._x[:, 0] if traced.alike else self._x, *self._data])
+            found = jnp.asarray(rest.get(0), dtype)
+            shape = (len(traced.straight), family.m, family.n)
+            columns.append(jnp.broadcast_to(found[..., None], shape) if traced.alike else found)
+        place = np.argsort(np.concatenate([traced.curved, traced.straight]))
+        flat = jnp.concatenate(columns).reshape(family.k * family.m, family.n)
+        return Jacobian(take_places(flat, place[args] * family.m + outs).T, {})
 
     def hessian(self, lam: Array | None) -> Array:
-        family = self._family
-        curved = np.flatnonzero(family.hess_pattern.any(0))
-        i, j = np.nonzero(np.tril(family.hess_pattern))
-        place = np.full(family.k, len(curved))
-        place[curved] = np.arange(len(curved))
-
-        def second(x: Array, *rest: Any) -> Array:
-            def contracted(z: Array) -> Array:
-                full = jnp.concatenate([z, x])[
-                    np.where(place < len(curved), place, len(curved) + np.arange(family.k))
-                ]
-                if family.is_loss:
-                    return family.fn(full, *rest)
-                lam, *data = rest
-                return jnp.vdot(lam, family.fn(full, *data).astype(lam.dtype))
-
-            return jax.jacfwd(jax.grad(contracted))(x[curved])
-
-        dense = self._map(second) if lam is None else self._map(second, lam)
-        return dense[place[i], place[j]].astype(self._x.dtype)
+        curved = self._traced.curved
+        if lam is not None:
+            self._main.give(1 + len(self._data), [lam])
+        i, j = np.nonzero(np.tril(self._family.hess_pattern))
+        place = np.searchsorted(curved, i) * len(curved) + np.searchsorted(curved, j)
+        second = self._main.get(3).reshape(len(curved) ** 2, self._family.n)
+        return take_places(second, place).astype(self._x.dtype)

@@ -5,7 +5,7 @@ Runs once per iterate, segment by segment of the layout, in reverse. It is the t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,11 +14,15 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from gnewt.graph import UNROLL, Batch, Family, Irregular, Maps, Rounds, Structure
+from gnewt.graph import UNROLL, Batch, Family, Irregular, Maps, Rounds, Step, Structure, take_places
 from gnewt.kkt.derivatives import Jacobian
 
 _MANY = 256
-"""A Jacobian with more nonzeros than this is multiplied as a dense matrix."""
+"""A Jacobian with more nonzeros than this is multiplied as a dense matrix ..."""
+_FEW = 32
+"""... and one of a single instance with more than this."""
+_MAX_RUNS = 64
+"""Values that lie in more runs than this are put in place by a gather."""
 
 
 def sweep_duals(
@@ -46,7 +50,7 @@ def pull_back(
     """Return Jᵀλ for a batch: rows[b, nonzeros], λ[m, b]; one vector for each argument, None where J vanishes."""
     outs, args = np.nonzero(family.jac_pattern)
     if len(outs) > _MANY:
-        dense = jnp.zeros((rows.shape[0], family.m, family.k), rows.dtype).at[:, outs, args].set(rows)
+        dense = _dense(family, rows).reshape(rows.shape[0], family.m, family.k)
         return jnp.einsum("mb,bmk->kb", jnp.asarray(lam), dense)
     back: list[Array | None] = [None] * family.k
     for e, (o, j) in enumerate(zip(outs.tolist(), args.tolist(), strict=True)):
@@ -61,22 +65,32 @@ def _sweep_rounds(
 ) -> Array:
     """A scan in reverse that carries the duals of the state."""
     given = rounds.slots.read_rows(duals, maps)
-    rows = []
+    pulls, rows = [], []
     for step in rounds.steps:
-        chosen = step.rows.read(jacobians[step.family].rows, maps)
-        rows.append(chosen.reshape(rounds.repeats, step.count, chosen.shape[-1]))
-    num_fixed, num_moving = rounds.fixed.size, rounds.moving.shape[1]
-    ends = np.cumsum([rounds.num_state, rounds.num_slots, num_fixed])
-    zero = duals.dtype.type(0)
-    pull = _pull_scalars if rounds.is_small else _pull_vectors
+        family, jacobian = structure.families[step.family], jacobians[step.family]
+        chosen = step.rows.read(jacobian.rows, maps)
+        if step.count == 1 and chosen.shape[1] > _FEW:
+            pulls.append(_pull_matrix(family, step))
+            rows.append(_dense(family, chosen))
+        else:
+            pull = _pull_scalars if step.count == 1 else _pull_vectors
+            pulls.append(pull(family, step, jacobian.shared, maps))
+            rows.append(chosen.reshape(rounds.repeats, step.count, chosen.shape[1]))
+    num_state, num_fixed = rounds.num_state, rounds.fixed.size
+    ends = np.cumsum([num_state, rounds.num_slots, num_fixed])
+    size = int(ends[-1]) + rounds.moving.shape[1]
 
     def round_(carry: tuple[Array, Array], xs: Any) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         state, fixed = carry
-        pool = pull(structure, rounds, maps, jacobians, state, *xs)
+        given, rows = xs
+        # Duals of the pool: at first what the next round passes back to the state and the slots of this round.
+        pool = _spread(state, rounds.following, size)
+        for pull, jacobian in zip(pulls[::-1], rows[::-1], strict=True):
+            pool = pool + pull(jacobian, given + pool[num_state : num_state + rounds.num_slots], size)
         before, local, shared, moving = jnp.split(pool, ends)
         return (before, fixed + shared), (local, moving)
 
-    start = (jnp.full(rounds.num_state, zero), jnp.full(num_fixed, zero))
+    start = (jnp.zeros(num_state, duals.dtype), jnp.zeros(num_fixed, duals.dtype))
     (state, fixed), (local, moving) = jax.lax.scan(
         round_, start, (given, rows), rounds.repeats, reverse=True, unroll=UNROLL
     )
@@ -86,60 +100,79 @@ def _sweep_rounds(
     return rounds.first_state.add(duals, state, maps)
 
 
-def _pull_vectors(
-    structure: Structure,
-    rounds: Rounds,
-    maps: Maps,
-    jacobians: dict[int, Jacobian],
-    state: Array,
-    given: Array,
-    rows: list[Array],
-) -> Array:
-    """Go through one round in reverse: what its steps add to the duals of the pool."""
-    first, last = rounds.num_state, rounds.num_state + rounds.num_slots
-    # What the next round passes back to (state, slots of this round).
-    pool = rounds.shift.add(jnp.zeros(last, given.dtype), state, maps)
-    pool = jnp.concatenate([pool, jnp.zeros(rounds.fixed.size + rounds.moving.shape[1], given.dtype)])
-    for step, jacobian in zip(rounds.steps[::-1], rows[::-1], strict=True):
-        family = structure.families[step.family]
-        if family.k:
-            lam = step.put.read(given + jax.lax.slice_in_dim(pool, first, last), maps)
-            back = pull_back(family, jacobian, jacobians[step.family].shared, lam)
-            pool = step.take.add(pool, back, maps)
-    return pool
+Pull = Callable[[Array, Array, int], Array]
+"""(Jacobian of a step, λ of the slots of the round, size of the pool) ↦ what it adds to the duals of the pool."""
 
 
-def _pull_scalars(
-    structure: Structure,
-    rounds: Rounds,
-    maps: Maps,
-    jacobians: dict[int, Jacobian],
-    state: Array,
-    given: Array,
-    rows: list[Array],
-) -> Array:
-    """Do the same with every scalar as a value of its own: nothing but products and sums is left."""
-    size = rounds.num_state + rounds.num_slots + rounds.fixed.size + rounds.moving.shape[1]
-    pool: list[Array | None] = [None] * size
+def _pull_vectors(family: Family, step: Step, shared: dict[int, Any], maps: Maps) -> Pull:
+    def pull(rows: Array, lam: Array, size: int) -> Array:
+        empty = jnp.zeros(size, lam.dtype)
+        if family.k == 0:
+            return empty
+        back = pull_back(family, rows, shared, step.put.read(lam, maps))
+        if _is_injective(step.places):
+            zero = jnp.zeros(step.count, lam.dtype)
+            columns = jnp.stack([zero if b is None else b for b in back], axis=1)
+            return _spread(columns.reshape(-1), step.places, size)
+        return step.take.add(empty, back, maps)
 
-    def add(place: int, term: Array) -> None:
-        so_far = pool[place]
-        pool[place] = term if so_far is None else so_far + term
+    return pull
 
-    for i, place in enumerate(rounds.following.tolist()):
-        add(place, state[i])
-    for step, jacobian in zip(rounds.steps[::-1], rows[::-1], strict=True):
-        family = structure.families[step.family]
-        lam = []
-        for q in step.targets[0].tolist():
-            own = pool[rounds.num_state + q]
-            lam.append((given[q] if own is None else given[q] + own)[None])
-        back = pull_back(family, jacobian, jacobians[step.family].shared, lam)
+
+def _pull_scalars(family: Family, step: Step, shared: dict[int, Any], maps: Maps) -> Pull:
+    """One instance with few entries: products and sums of scalars are all that is left."""
+
+    def pull(rows: Array, lam: Array, size: int) -> Array:
+        back = pull_back(family, rows, shared, [lam[q][None] for q in step.targets[0].tolist()])
+        pool: list[Array | None] = [None] * size
         for place, term in zip(step.places[0].tolist(), back, strict=True):
-            if term is not None:
-                add(place, term[0])
-    zero = jnp.zeros((), given.dtype)
-    return jnp.stack([zero if value is None else value for value in pool])
+            so_far = pool[place]
+            pool[place] = term if so_far is None or term is None else so_far + term
+        zero = jnp.zeros(1, lam.dtype)
+        return jnp.concatenate([zero if value is None else value for value in pool])
+
+    return pull
+
+
+def _pull_matrix(family: Family, step: Step) -> Pull:
+    """One instance with many entries: a product with a small dense matrix, as a sum of rows."""
+
+    def pull(matrix: Array, lam: Array, size: int) -> Array:
+        own = take_places(lam, step.targets[0])
+        back = jnp.sum(own[:, None] * matrix.reshape(family.m, family.k), axis=0)
+        if _is_injective(step.places):
+            return _spread(back, step.places, size)
+        return jnp.zeros(size, lam.dtype).at[step.places[0]].add(back)
+
+    return pull
+
+
+def _dense(family: Family, rows: Array) -> Array:
+    """Fill the zeros of the pattern in: [b, m·k]."""
+    if family.jac_pattern.all():
+        return rows
+    return _spread(rows.T, np.flatnonzero(family.jac_pattern), family.m * family.k).T
+
+
+def _is_injective(places: np.ndarray) -> bool:
+    return len(np.unique(places)) == places.size
+
+
+def _spread(values: Array, places: np.ndarray, size: int) -> Array:
+    """Return an array of the given length that holds values[i] at places[i], all different, and zero elsewhere."""
+    where = np.full(size, -2)
+    where[places.ravel()] = np.arange(places.size)
+    filler = jnp.zeros((1, *values.shape[1:]), values.dtype)
+    cuts = np.flatnonzero(np.diff(where) != np.where(where[:-1] == -2, 0, 1)) + 1
+    if len(cuts) > _MAX_RUNS:
+        return jnp.concatenate([values, filler])[np.where(where == -2, places.size, where)]
+    parts = []
+    for run in np.split(where, cuts):
+        if len(run) and run[0] >= 0:
+            parts.append(jax.lax.slice_in_dim(values, int(run[0]), int(run[0]) + len(run)))
+        else:
+            parts.append(jnp.broadcast_to(filler, (len(run), *values.shape[1:])))
+    return jnp.concatenate(parts)
 
 
 def _sweep_irregular(
