@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 # The first interpreter that is new enough; override with `make PYTHON=...`.
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11 python,$(shell \
 	$(p) -c 'import sys; print("$(p)" if sys.version_info >= (3, 11) else "")' 2>/dev/null)))
+BENCH := .bench-venv
 PYTEST_ARGS ?= -n 2
 SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
-.PHONY: help demo test test-all test-native lint format native clean
+.PHONY: help demo test test-all test-native lint format native clean \
+	bench bench-engines bench-step bench-cutest bench-scaling bench-gate bench-baseline
 
 help:
 	@echo "make demo      make $(VENV), install, run the demo (writes gnewt_demo.png)"
@@ -18,6 +20,8 @@ help:
 	@echo "make lint      format check, lint, types, import layers"
 	@echo "make format    rewrite the sources in the house format"
 	@echo "make native    build the native library in place, for runs from source (PYTHONPATH=src)"
+	@echo "make bench     make $(BENCH), install gnewt and its peers, measure everything (20 minutes; benchmarks/README.md)"
+	@echo "make bench-gate  compare what can be counted (widths, flops, bytes, residuals) with benchmarks/baseline.json"
 	@echo "make clean     remove what was built (not $(VENV))"
 
 demo: $(VENV)/.run-installed
@@ -54,6 +58,29 @@ native:
 	cmake --build build/native
 	cmake --install build/native --prefix src
 
+bench: bench-engines bench-step bench-cutest bench-scaling
+	$(BENCH)/bin/python benchmarks/summary.py
+
+# Factor and solve also with all that the machine has; the promised figures are for AVX2.
+bench-engines: $(BENCH)/.installed
+	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/engines.py
+	$(BENCH)/bin/python benchmarks/engines.py
+
+bench-step: $(BENCH)/.installed
+	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/step.py
+
+bench-cutest: $(BENCH)/.installed
+	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/cutest_step.py
+
+bench-scaling: $(BENCH)/.installed
+	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/scaling.py
+
+bench-gate: $(VENV)/.dev-installed
+	$(BIN)/python benchmarks/gate.py
+
+bench-baseline: $(VENV)/.dev-installed
+	$(BIN)/python benchmarks/gate.py --update
+
 clean:
 	rm -rf src/gnewt/libgnewt_native.* build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis gnewt_demo.png
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -70,3 +97,12 @@ $(VENV)/.run-installed: $(SOURCES) | $(VENV)/bin/python
 $(VENV)/.dev-installed: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@ $(VENV)/.run-installed
+
+# CHOLMOD's package is built from source, against SuiteSparse of the system; without it the benchmarks leave CHOLMOD out.
+$(BENCH)/.installed: $(SOURCES)
+	@test -n "$(PYTHON)" || { echo "gnewt needs Python 3.11 or newer: install one, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check 'scikit-sparse<0.5' || \
+		echo "no CHOLMOD: scikit-sparse needs a C compiler and SuiteSparse (Debian: libsuitesparse-dev, libopenblas0-serial)"
+	@touch $@
