@@ -5,18 +5,23 @@ BIN := $(VENV)/bin
 # The first interpreter that is new enough; override with `make PYTHON=...`.
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11 python,$(shell \
 	$(p) -c 'import sys; print("$(p)" if sys.version_info >= (3, 11) else "")' 2>/dev/null)))
+BENCH := .bench-venv
 PYTEST_ARGS ?= -n 2
-SOURCES := $(wildcard cpp/* cpp/engine/*) CMakeLists.txt pyproject.toml
+SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
-.PHONY: help demo test test-all lint format native clean
+.PHONY: help demo test test-all test-native lint format native clean \
+	bench bench-engines bench-step bench-cutest bench-scaling bench-gate bench-baseline
 
 help:
 	@echo "make demo      make $(VENV), install, run the demo (writes gnewt_demo.png)"
 	@echo "make test      lint, then every test that is not marked slow"
 	@echo "make test-all  lint, then every test"
+	@echo "make test-native  tests of the native engine in C++, plain and with sanitizers (test-all runs them)"
 	@echo "make lint      format check, lint, types, import layers"
 	@echo "make format    rewrite the sources in the house format"
 	@echo "make native    build the native library in place, for runs from source (PYTHONPATH=src)"
+	@echo "make bench     make $(BENCH), install gnewt and its peers, measure everything (20 minutes; benchmarks/README.md)"
+	@echo "make bench-gate  compare what can be counted (widths, flops, bytes, residuals) with benchmarks/baseline.json"
 	@echo "make clean     remove what was built (not $(VENV))"
 
 demo: $(VENV)/.run-installed
@@ -25,8 +30,18 @@ demo: $(VENV)/.run-installed
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
-test-all: lint
+test-all: lint test-native
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Where there is no C++ compiler there is no native engine to test.
+test-native: $(VENV)/.dev-installed
+	@if ! command -v $${CXX:-c++} > /dev/null; then echo "test-native: no C++ compiler"; exit 0; fi; set -ex; \
+	cmake -S . -B build/tests -DCMAKE_BUILD_TYPE=Release -DGNEWT_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(BIN)/python); \
+	cmake --build build/tests --target check; \
+	cmake -S . -B build/asan -DGNEWT_SANITIZE=ON -DGNEWT_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(BIN)/python); \
+	cmake --build build/asan --target check; \
+	PYTHONPATH=tests $(BIN)/python -m helpers.dump_native build/asan/problems.bin; \
+	build/asan/cpp/tests/replay build/asan/problems.bin
 
 lint: $(VENV)/.dev-installed
 	$(BIN)/ruff format --check .
@@ -42,6 +57,29 @@ native:
 	cmake -S . -B build/native -DCMAKE_BUILD_TYPE=Release -DPython3_EXECUTABLE=$(abspath $(BIN)/python)
 	cmake --build build/native
 	cmake --install build/native --prefix src
+
+bench: bench-engines bench-step bench-cutest bench-scaling
+	$(BENCH)/bin/python benchmarks/summary.py
+
+# Factor and solve also with all that the machine has; the promised figures are for AVX2.
+bench-engines: $(BENCH)/.installed
+	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/engines.py
+	$(BENCH)/bin/python benchmarks/engines.py
+
+bench-step: $(BENCH)/.installed
+	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/step.py
+
+bench-cutest: $(BENCH)/.installed
+	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/cutest_step.py
+
+bench-scaling: $(BENCH)/.installed
+	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/scaling.py
+
+bench-gate: $(VENV)/.dev-installed
+	$(BIN)/python benchmarks/gate.py
+
+bench-baseline: $(VENV)/.dev-installed
+	$(BIN)/python benchmarks/gate.py --update
 
 clean:
 	rm -rf src/gnewt/libgnewt_native.* build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis gnewt_demo.png
@@ -59,3 +97,12 @@ $(VENV)/.run-installed: $(SOURCES) | $(VENV)/bin/python
 $(VENV)/.dev-installed: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@ $(VENV)/.run-installed
+
+# CHOLMOD's package is built from source, against SuiteSparse of the system; without it the benchmarks leave CHOLMOD out.
+$(BENCH)/.installed: $(SOURCES)
+	@test -n "$(PYTHON)" || { echo "gnewt needs Python 3.11 or newer: install one, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check 'scikit-sparse<0.5' || \
+		echo "no CHOLMOD: scikit-sparse needs a C compiler and SuiteSparse (Debian: libsuitesparse-dev, libopenblas0-serial)"
+	@touch $@

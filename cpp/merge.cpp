@@ -25,7 +25,7 @@ Count causal_time(Count p, Count q, Count b, Count reads, bool cross) {
 
 Count free_time(Count e, Count b) {
     const Count n = e + b;
-    return 85'000 + 30'000 * e + n * n * (5'700 + 64 * e);
+    return 150'000 + 50'000 * e + n * n * (2'500 + 100 * e);
 }
 
 Count message_time(Count b, bool straddles) { return 32'500 + (straddles ? 49'500 : 16'500) + 690 * b * b; }

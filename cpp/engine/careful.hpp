@@ -17,6 +17,7 @@ struct CarefulFront {
     T* r;
     int64_t ld, n, candidates, columns;
     T* bound;
+    const T* given;    // [n] `bound` as it was before any row was eliminated, in the order in which rows came
     int32_t* ids;      // [n] names of the rows, exchanged with them
     int32_t* place;    // [n] where the row that came i-th stands now
     int32_t* origin;   // [n] the inverse
@@ -24,7 +25,8 @@ struct CarefulFront {
     T* l;              // [candidates, n] on return: D on its diagonal, L = D⁻¹U right of it
     T* off;            // [candidates] off[k] couples k and k + 1 in a 2×2 pivot
     T* y;              // [candidates, columns] right-hand sides as rows of L
-    T* scratch;        // [3, ld]
+    T* scratch;        // [4, ld]
+    int32_t primal;    // names below this are no duals
 };
 
 template <class T, class Assembled>
@@ -33,12 +35,22 @@ public:
     // `assembled(i, j)`: the sum of magnitudes that sources added into an entry, in the order in which rows came.
     // The first `done` rows may have been eliminated before.
     Careful(const CarefulFront<T>& front, int64_t done, Assembled assembled, Tally& tally)
-        : f_(front), assembled_(assembled), tally_(tally), w_(front.scratch), v_(w_ + front.ld), unit_(v_ + front.ld),
+        : f_(front), assembled_(assembled), tally_(tally), w_(front.scratch), v_(w_ + front.ld), unit_(v_ + front.ld), x_(unit_ + front.ld),
           end_(padded<T>(front.n + front.columns)), first_(done), top_(done) {
-        for (int64_t i = 0; i < f_.n; ++i) f_.place[i] = f_.origin[i] = int32_t(i);
-        std::memset(f_.null, 0, size_t(f_.n));
+        for (int64_t i = 0; i < f_.n; ++i) {
+            f_.place[i] = f_.origin[i] = int32_t(i);
+            f_.null[i] = 0;
+        }
         std::memset(f_.off, 0, size_t(f_.candidates) * sizeof(T));
-        std::memset(f_.scratch, 0, size_t(3 * f_.ld) * sizeof(T));
+        std::memset(f_.scratch, 0, size_t(4 * f_.ld) * sizeof(T));
+        if (!done) return;
+        // Rows that were eliminated before left a cruder bound.
+        for (int64_t j = 0; j < f_.n; ++j) f_.bound[j] = f_.given[j];
+        for (int64_t k = 0; k < done; ++k) {
+            const T *l = f_.l + k * f_.n, d = abs(l[k]);
+            uncertain_ = uncertain_ || cancelled(d, f_.bound[k]);
+            for (int64_t j = k + 1; j < f_.n; ++j) f_.bound[j] += d * l[j] * l[j];
+        }
     }
 
     // Take the pair of a state and its dual, if the dual has no diagonal entry: [[L, -1], [-1, 0]] has an inverse without
@@ -63,6 +75,8 @@ public:
         strict_ = false;
         if (!search()) return -1;
         update();
+        if (uncertain_)
+            for (int64_t j = top_; j < f_.n; ++j) f_.bound[j] += inherited(j);
         mark_null();
         return top_;
     }
@@ -98,9 +112,27 @@ private:
         for (int64_t i = top_; i < c; ++i) w[i] = f_.r[i * f_.ld + c];
         std::memcpy(w + c, f_.r + c * f_.ld + c, size_t(f_.n + f_.columns - c) * sizeof(T));
         const int64_t j = floor_to_vector<T>(top_);
-        if (top_ > first_)
-            row_of_tiles<T, 1, kSubtract>(top_ - first_, f_.l + first_ * f_.n + c, f_.n, f_.r + first_ * f_.ld + j, f_.ld, w + j,
-                                          f_.ld, w + j, f_.ld, end_ - j);
+        if (top_ == first_) return;
+        row_of_tiles<T, 1, kSubtract>(top_ - first_, f_.l + first_ * f_.n + c, f_.n, f_.r + first_ * f_.ld + j, f_.ld, w + j, f_.ld,
+                                      w + j, f_.ld, end_ - j);
+        if (bare(c))
+            for (int64_t i = top_; i < f_.n; ++i) flush(w[i], c, i);
+    }
+
+    // Nothing was ever added to the diagonal of a bare row, and so its bound says nothing of noise in the row. (A pair may change
+    // such a row: where one partner is coupled with it, and the other with something else.) Not duals: theirs are bare as a rule.
+    bool bare(int64_t c) const { return f_.bound[c] == 0 && f_.ids[c] < f_.primal; }
+
+    // Make entry (c, i) zero where the panel, which has just been applied to it, left rounding only.
+    void flush(T& entry, int64_t c, int64_t i) const {
+        if (entry == 0) return;
+        T before = entry, size = 0;
+        for (int64_t k = first_; k < top_; ++k) {
+            const T part = f_.l[k * f_.n + c] * f_.r[k * f_.ld + i];
+            before += part;
+            size += abs(part);
+        }
+        if (abs(entry) <= rounding(abs(before) + size)) entry = 0;
     }
 
     // Apply the panel to all other rows.
@@ -110,6 +142,9 @@ private:
         if (top_ > first_)
             multiply<T, kSubtract, false>(top_ - first_, from, f_.n, true, f_.n + f_.columns, f_.l + first_ * f_.n, f_.n,
                                           f_.r + first_ * f_.ld, f_.ld, f_.r, f_.ld, f_.r, f_.ld);
+        for (int64_t c = top_; c < f_.n && top_ > first_; ++c)
+            if (bare(c))
+                for (int64_t i = top_; i < f_.n; ++i) flush(i < c ? f_.r[i * f_.ld + c] : f_.r[c * f_.ld + i], c, i);
         first_ = top_;
     }
 
@@ -155,6 +190,18 @@ private:
         return rounding(std::sqrt(f_.bound[i]) * std::sqrt(f_.bound[j]));
     }
 
+    // What row c inherits of the noise in the pivots: xᵀ s x with x = A⁻¹a for the eliminated block A and its column a. A pivot that
+    // cancelled makes x large.
+    T inherited(int64_t c) const {
+        T sum = 0;
+        for (int64_t k = top_ - 1; k >= 0; --k) {
+            const T* l = f_.l + k * f_.n;
+            x_[k] = l[c] - dot(l + k + 1, x_ + k + 1, top_ - k - 1);
+            sum += x_[k] * x_[k] * f_.given[f_.origin[k]];
+        }
+        return sum;
+    }
+
     // The largest |w[i]| in units, over i in [from, to).
     T largest(const T* w, int64_t from, int64_t to) const {
         T out = 0;
@@ -187,6 +234,7 @@ private:
     bool good(const T* w, int64_t c) const {
         const T d = abs(w[c]);
         if (!(d > rounding(f_.bound[c]) && d > Precision<T>::tiny) || (strict_ && cancelled(d, f_.bound[c]))) return false;
+        if (uncertain_ && d <= rounding(f_.bound[c] + inherited(c))) return false;
         return d * unit_[c] >= T(kThreshold) * largest_but(w, c, c);
     }
 
@@ -230,7 +278,8 @@ private:
         if (strict_ && (cancelled(abs(w_[c]), f_.bound[c]) || cancelled(abs(v_[partner]), f_.bound[partner]))) return false;
         const T growth = max(abs(y) * over_c + over_r, over_c + abs(x) * over_r) / (det * b);
         const T size = det * b / max(max(abs(x), abs(y)), T(1));
-        const T least = max(noise(c, c) * sc * sc, noise(partner, partner) * sr * sr);
+        T least = max(noise(c, c) * sc * sc, noise(partner, partner) * sr * sr);
+        if (uncertain_) least += rounding(max(inherited(c) * sc * sc, inherited(partner) * sr * sr));
         return growth <= T(1 / kThreshold) && size > least && abs(w_[partner]) > Precision<T>::tiny;
     }
 
@@ -266,7 +315,8 @@ private:
     // Take the row u, which is the next.
     void take(const T* __restrict u, T* __restrict l) {
         const int64_t k = top_, n = f_.n;
-        const T d = u[k], inverse = 1 / d, size = carried(abs(d), f_.bound[k]);
+        const T d = u[k], inverse = 1 / d, size = abs(d);
+        uncertain_ = uncertain_ || cancelled(size, f_.bound[k]);
         tally_.add(double(d));
         T* __restrict bound = f_.bound;
         for (int64_t j = k + 1; j < n; ++j) {
@@ -290,14 +340,14 @@ private:
         std::memcpy(u + k, w_ + k, size_t(n + f_.columns - k) * sizeof(T));
         std::memcpy(u + f_.ld + k, v_ + k, size_t(n + f_.columns - k) * sizeof(T));
         const T x = a / b, y = d / b, t = 1 / ((x * y - 1) * b);
-        const T in_a = carried(abs(a), f_.bound[k]), in_d = carried(abs(d), f_.bound[k + 1]);
+        uncertain_ = uncertain_ || cancelled(abs(a), f_.bound[k]) || cancelled(abs(d), f_.bound[k + 1]);
         const T *__restrict w = w_, *__restrict v = v_;
         T *__restrict out = l, *__restrict next = m, *__restrict bound = f_.bound;
         for (int64_t j = k + 2; j < n; ++j) {
             const T i = (y * w[j] - v[j]) * t, o = (x * v[j] - w[j]) * t;
             out[j] = i;
             next[j] = o;
-            bound[j] += abs(i * w[j]) + abs(o * v[j]) + in_a * i * i + in_d * o * o;
+            bound[j] += abs(i * w[j]) + abs(o * v[j]);
         }
         l[k] = a;
         m[k + 1] = d;
@@ -330,10 +380,10 @@ private:
     const CarefulFront<T> f_;
     Assembled assembled_;
     Tally& tally_;
-    T *w_, *v_, *unit_;
+    T *w_, *v_, *unit_, *x_;
     const int64_t end_;
     int64_t first_, top_;
-    bool strict_ = true, broken_ = false;
+    bool strict_ = true, broken_ = false, uncertain_ = false;
 };
 
 }  // namespace GNEWT_ISA

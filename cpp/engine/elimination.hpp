@@ -75,7 +75,7 @@ private:
     // Make room for a front of p pairs and n other unknowns; numbers in the work space are lost.
     bool reserve(int64_t p, int64_t n) {
         const int64_t ld = padded<T>(n + columns_), ldp = padded<T>(p + columns_);
-        return work_.reserve(p * (ldp + 1) + (4 * p + n + kPanel + 4) * ld + n * columns_ + 64);
+        return work_.reserve(p * (ldp + 1) + (4 * p + n + kPanel + 6) * ld + n * columns_ + 64);
     }
 
     // Small stages of a chain have their sizes compiled in: there, loops cost more than arithmetic.
@@ -98,7 +98,7 @@ private:
 
     // The parts of a front in the work space. `late` unknowns were delayed by the children; they come first in [late | q | b].
     struct Parts {
-        T *pp, *f, *w, *c, *r, *panel, *bound, *pair_bound, *y;
+        T *pp, *f, *w, *c, *r, *panel, *bound, *given, *pair_bound, *y;
         int64_t late, m, n, ld, ldp;  // m = late + q, n = m + b
     };
 
@@ -118,8 +118,9 @@ private:
         at.c = at.w + 2 * p * ld;
         at.r = at.c + p * ld;
         at.panel = at.r + n * ld;
-        at.bound = at.panel + (kPanel + 3) * ld;
-        at.y = at.bound + ld;
+        at.bound = at.panel + (kPanel + 4) * ld;
+        at.given = at.bound + ld;  // the bounds as they were before the elimination
+        at.y = at.given + ld;
         at.pair_bound = at.y + n * columns;
         const Children<T> children{plan_, waiting_.data() + num_waiting_ - front.num_children, front.num_children, stack_.data(),
                                    columns, at.late};
@@ -166,6 +167,7 @@ private:
         int64_t done = 0;
         bool plain = fixed || (plan_.causal() && !at.late);
         for (int64_t i = 0; i < q; ++i) plain = plain && bound[i] > 0;  // without curvature no test says what is noise
+        std::memcpy(at.given, at.bound, size_t(n) * sizeof(T));
         if (plain) {
             const int64_t ldb = padded<T>(b + columns), end = base + b * ldb + padded<T>(b);
             if (!stack_.reserve(end)) return kOutOfMemory;
@@ -248,7 +250,7 @@ private:
         for (int64_t i = 0; i < p; ++i)
             for (int64_t j = 0; j < columns; ++j) w[i * ld + n + j] = pp[i * ldp + p + j];
         multiply<T, kSet, FIXED>(p, 0, n, true, end, f, ld, w, ld, r, ld, r, ld);
-        for (int64_t i = 0; i < p; ++i) at.pair_bound[i] = carried(abs(pp[i * ldp + i]), at.pair_bound[i]);
+        for (int64_t i = 0; i < p; ++i) at.pair_bound[i] = renewed(abs(pp[i * ldp + i]), at.pair_bound[i]);
         int64_t j = 0;
         const T* size = nested ? w + p * ld : f;
         for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) bound_columns<4>(p, size + j, w + j, ld, at.pair_bound, bound + j);
@@ -259,6 +261,20 @@ private:
             for (int64_t k = 0; k < n; ++k) bound[k] += abs(size[i * ld + k] * c[i * ld + k]);
         }
         multiply<T, kAdd, FIXED>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
+        for (int64_t k = 0; k < n; ++k)
+            if (bound[k] == 0) flush(k, p, n, ld, size, w, c, r);
+    }
+
+    // The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries zero that are rounding.
+    static void flush(int64_t row, int64_t p, int64_t n, int64_t ld, const T* f, const T* w, const T* c, T* r) {
+        for (int64_t j = 0; j < n; ++j) {
+            T& entry = j < row ? r[j * ld + row] : r[row * ld + j];
+            T size = 0;
+            for (int64_t i = 0; i < p; ++i)
+                size += abs(f[i * ld + row]) * (abs(w[i * ld + j]) + abs(c[i * ld + j])) +
+                        abs(f[i * ld + j]) * (abs(w[i * ld + row]) + abs(c[i * ld + row]));
+            if (abs(entry) <= T(kNoise) * Precision<T>::eps * size) entry = 0;
+        }
     }
 
     // Free plans: the -1 of the pairs, the shift, and the right-hand sides of the inputs.
@@ -312,8 +328,9 @@ private:
                     sum += magnitude_at(shape.blocks[k], call_.sources + front.sources[k], min(i, j) - late, max(i, j) - late);
             return sum;
         };
-        const CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, at.bound, ids, places_.data(), places_.data() + n,
-                                    flags_.data(), l,     off_.data(), at.y, at.panel};
+        const CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, at.bound, at.given, ids, places_.data(), places_.data() + n,
+                                    flags_.data(), l,     off_.data(), at.y, at.panel,
+                                    plan_.causal() ? plan_.num_slots() : plan_.num_inputs()};
         Careful<T, decltype(assembled)> careful(whole, done, assembled, tally_);
         for (int32_t i = 0; i < shape.num_pairs; ++i)
             if (max(shape.pairs[2 * i], shape.pairs[2 * i + 1]) < shape.q)
@@ -366,7 +383,8 @@ private:
                 std::memcpy(to + i, from + taken + i, size_t(size - i + columns_) * sizeof(T));
             else
                 for (int64_t j = i; j < size + columns_; ++j) to[j] = from[j < size ? kept[j] : n + j - size];
-            schur[size * ldb + i] = at.bound[kept[i]];
+            const T bound = at.bound[kept[i]];
+            schur[size * ldb + i] = plan_.causal() ? bound : renewed(abs(from[kept[i]]), bound);
         }
         waiting_[num_waiting_++] = {base, end, ids_at, number, int32_t(delayed)};
         return kOk;

@@ -97,11 +97,11 @@ template <class T>
 struct Precision;
 template <>
 struct Precision<double> {
-    static constexpr double eps = 2.220446049250313e-16, tiny = 1e-290;  // nothing smaller is a pivot: its inverse overflows
+    static constexpr double eps = 2.220446049250313e-16, root = 1.5e-8, tiny = 1e-290;  // nothing smaller is a pivot: its inverse overflows
 };
 template <>
 struct Precision<float> {
-    static constexpr float eps = 1.1920929e-7f, tiny = 1e-36f;
+    static constexpr float eps = 1.1920929e-7f, root = 3.5e-4f, tiny = 1e-36f;
 };
 
 // The two constants of the pivot test, as in kkt/pivots.py.
@@ -109,15 +109,23 @@ constexpr double kThreshold = 0.01;  // a pivot may make entries grow by at most
 constexpr double kCancelled = 0.1;   // an entry below this share of what was added into it has cancelled
 constexpr double kNoise = 32.0;      // an entry below kNoise * eps * (what was added into it) counts as zero
 
-// The size of noise, in units of rounding, that a diagonal entry passes on where its unknown is eliminated. An entry that kept its
-// size is as good as new: noise does not grow relative to it. One that cancelled is uncertain by what went into it.
 template <class T>
 inline bool cancelled(T value, T bound) {
     return value < T(kCancelled) * bound;
 }
+
+// The size of noise, in units of rounding, that a pivot passes on. One that kept its size is as good as new: noise does not grow
+// relative to it. One that cancelled is uncertain by what went into it.
 template <class T>
 inline T carried(T value, T bound) {
     return cancelled(value, bound) ? bound : value;
+}
+
+// The same from front to front, where bounds would grow without end along a chain that cancels a little in every stage: only what
+// lost half of its digits at once stays uncertain.
+template <class T>
+inline T renewed(T value, T bound) {
+    return value < Precision<T>::root * bound ? bound : value;
 }
 
 }  // namespace GNEWT_ISA

@@ -9,6 +9,22 @@ inline int& failures() {
     return count;
 }
 
+// Whether this machine has the instructions that the test was compiled with.
+inline bool runs_here() {
+#if defined(__AVX512F__)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#elif defined(__AVX2__)
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+#else
+    return true;
+#endif
+}
+
+inline int skip(const char* name) {
+    std::printf("%s: skipped, not on this machine\n", name);
+    return 0;
+}
+
 inline int finish(const char* name) {
     std::printf("%s: %s\n", name, failures() ? "FAILED" : "ok");
     return failures() ? 1 : 0;

@@ -12,6 +12,7 @@
 using namespace gnewt::engine::GNEWT_ISA;
 
 int main() {
+    if (!check::runs_here()) return check::skip("blocks");
     Random random(5);
     const int64_t n = 24, ld = 32;
     for (int trial = 0; trial < 4000; ++trial) {

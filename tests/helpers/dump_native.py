@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 
 from gnewt.kkt import native
-from gnewt.kkt.native_layout import NativeLayout
+from gnewt.kkt.native_layout import NativeLayout, lay_out_native
+from gnewt.plan import make_plan
+from helpers.random_kkt import KINDS, random_sources, random_structure
 
 
 def dump(path: Path, layout: NativeLayout, sources: np.ndarray, shift: float, rhs: np.ndarray) -> None:
@@ -30,3 +33,24 @@ def dump(path: Path, layout: NativeLayout, sources: np.ndarray, shift: float, rh
             np.asarray(rhs, np.float64),
         ):
             file.write(np.ascontiguousarray(part).tobytes())
+
+
+def dump_random(path: Path, count: int) -> None:
+    """Write random problems of every kind, along causal and free orders, with one to four right-hand sides."""
+    path.unlink(missing_ok=True)
+    for number in range(count):
+        structure = random_structure(number)
+        order = ("causal_min_degree", "min_degree", "reverse_time", "nested_dissection", "hessian")[
+            number % 5
+        ]
+        plan = make_plan(structure, order)
+        rng = np.random.default_rng(number)
+        sources = random_sources(structure, KINDS[number // 5 % len(KINDS)], rng)
+        if number % 97 == 0 and len(sources):
+            sources[len(sources) // 2] = np.nan
+        rhs = rng.normal(size=(plan.num_inputs, 1 + number % 4))
+        dump(path, lay_out_native(plan, len(sources)), sources, 0.1 * (number % 2), rhs)
+
+
+if __name__ == "__main__":
+    dump_random(Path(sys.argv[1]), 1000)

@@ -1,6 +1,8 @@
 """The native engine against the reference engine and against dense linear algebra, on numbers of any kind."""
 
+import dataclasses
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -110,7 +112,6 @@ def test_no_wrong_answer_is_silent(seed, numbers, order, zeros, scale):
             np.linalg.norm(h, 2) * np.linalg.norm(x) + np.linalg.norm(b)
         )
     elif np.linalg.matrix_rank(h, tol=1e-13 * max(w.max(), 1e-300)) < plan.num_inputs and zeros > 0.5:
-        # Noise that passes through a substituted pair is not followed: then the smallest pivot must betray it.
         assert factor.status == "singular" or factor.smallest_pivot <= 1e-12 * w.max()
         assert np.all(np.isfinite(factor.solve(np.ones(plan.num_inputs))))
     # The scale of the objective changes neither status nor inertia: only Hessian entries carry it.
@@ -267,6 +268,138 @@ def test_jit_and_vmap_over_any_operand():
         assert np.allclose(twice[i, j], 2 * expected, rtol=1e-12)
     only_shift = jax.vmap(lambda s: run(jnp.asarray(batch[0, 0]), s)[0])(jnp.asarray(shifts))
     assert np.allclose(only_shift[2], factorize_native(plan, batch[0, 0], 3.0).solve(b), rtol=1e-12)
+
+
+@pytest.mark.parametrize("order", ["causal", "nested_dissection"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("mapped", [m for m in itertools.product([False, True], repeat=3) if any(m)])
+def test_vmap_over_any_subset_of_operands(order, dtype, mapped):
+    plan = make_plan(chain(T=4), order)
+    layout = native.layout(plan, int(plan.source.max()) + 1)
+    rng = np.random.default_rng(0)
+    sources = np.stack([random_sources(plan, s) for s in range(3)]).astype(dtype)
+    shifts, rhs = np.array([2.0, 3.0, 4.0], dtype), rng.normal(size=(3, plan.num_inputs, 2)).astype(dtype)
+    operands = [o if m else o[0] for o, m in zip((sources, shifts, rhs), mapped, strict=True)]
+
+    @jax.jit
+    def run(array, *operands):
+        def one(sources, shift, rhs):
+            solved = factor_solve(layout, sources, shift, rhs, array)
+            return solved.solution, solve(layout, sources, solved, rhs, array), solved.inertia, solved.null
+
+        return jax.vmap(one, in_axes=tuple(0 if m else None for m in mapped))(*operands)
+
+    x, again, inertia, null = run(jnp.asarray(layout.array), *operands)
+    assert x.dtype == dtype
+    assert null.shape == (3, plan.num_unknowns)
+    for i in range(3):
+        numbers, shift, b = (o[i] if m else o for o, m in zip(operands, mapped, strict=True))
+        h = dense_hessian(plan, numbers.astype(np.float64), float(shift))
+        size = np.linalg.norm(h, 2) * np.linalg.norm(x[i]) + np.linalg.norm(b)
+        assert np.linalg.norm(h @ x[i] - b) <= 200 * np.finfo(dtype).eps * size
+        assert np.linalg.norm(x[i] - again[i]) <= 1e4 * np.finfo(dtype).eps * np.linalg.norm(x[i])
+        assert tuple(np.asarray(inertia[i])) == inertia_of(h)
+
+
+@pytest.mark.parametrize("order", ["causal", "min_degree"])
+def test_any_number_of_columns(order):
+    plan = make_plan(chain(T=5), order)
+    sources = random_sources(plan, 1)
+    factor = factorize_native(plan, sources, 3.0)
+    b = np.random.default_rng(0).normal(size=(plan.num_inputs, 8))
+    h = dense_hessian(plan, sources, 3.0)
+    expected = np.linalg.solve(h, b)
+    layout = native.layout(plan, len(sources))
+    for columns in range(1, 9):
+        both = (
+            factor_solve(layout, jnp.asarray(sources), 3.0, jnp.asarray(b[:, :columns])).solution,
+            factor.solve(b[:, :columns]),
+        )
+        for x in both:
+            assert np.allclose(x, expected[:, :columns], rtol=1e-9, atol=1e-11)
+
+
+def test_two_threads_at_once():
+    """No state is shared between calls: two compiled functions run side by side, and each gets its own answer."""
+    jobs = []
+    for order, seed in [("causal", 0), ("nested_dissection", 1)]:
+        plan = make_plan(chain(T=30), order)
+        layout = native.layout(plan, int(plan.source.max()) + 1)
+        run = jax.jit(lambda a, s, b, layout=layout: factor_solve(layout, s, 4.0, b, a).solution)
+        operands = (
+            jnp.asarray(layout.array),
+            jnp.asarray(random_sources(plan, seed)),
+            jnp.ones((plan.num_inputs, 1)),
+        )
+        jobs.append((run, operands, np.asarray(run(*operands))))
+
+    def repeat(job):
+        run, operands, expected = job
+        return all(np.array_equal(np.asarray(run(*operands)), expected) for _ in range(200))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(repeat, jobs * 2))
+
+
+def test_a_factor_that_outgrew_its_buffers_is_made_again():
+    structure = loss_graph(30, itertools.pairwise(range(30)))
+    plan = make_plan(structure, "causal")
+    sources = entry_sources(plan, np.diag(np.ones(29), 1) + np.diag(np.ones(29), -1))
+    small = dataclasses.replace(lay_out_native(plan, len(sources)), index_size=-200)
+    b = jnp.asarray(np.random.default_rng(0).normal(size=(30, 1)))
+    solved = factor_solve(small, jnp.asarray(sources), 0.0, b)
+    assert not solved.kept
+    assert np.array_equal(solve(small, jnp.asarray(sources), solved, b), solved.solution)
+
+
+@pytest.mark.parametrize("order", ["causal", "reverse_time", "min_degree", "nested_dissection"])
+def test_terminal_cost_only(order):
+    """H has the rank of the terminal cost; rounding in what the last stages leave of it is nobody's pivot."""
+    T, nx, nu = 40, 4, 1
+    plan = make_plan(chain(T=T, nx=nx, nu=nu), order)
+    rng = np.random.default_rng(0)
+    hessian = _is_hessian(plan)
+    sources = np.where(hessian, 0.0, rng.normal(size=len(hessian)) / 2)
+    front = np.repeat(np.arange(plan.num_fronts), np.diff(plan.entry_ptr))
+    last = range(plan.num_slots - nx, plan.num_slots)
+    for s, t in zip(plan.source, plan.target, strict=True):
+        names = np.concatenate([plan.eliminated(int(front[t])), plan.separator(int(front[t]))])
+        if (
+            hessian[s]
+            and names[plan.entry_row[t]] == names[plan.entry_col[t]]
+            and names[plan.entry_row[t]] in last
+        ):
+            sources[s] = 1.0
+    factor = factorize_native(plan, sources)
+    assert factor.status == "singular"
+    assert factor.inertia == (nx, 0, T * nu - nx)
+    assert np.all(np.isfinite(factor.solve(np.ones(T * nu))))
+
+
+def test_one_failed_pivot_leaves_the_other_fronts_alone():
+    """Q_uu = 0 at one stage in the middle of a chain: a few unknowns are delayed, not all."""
+    T = 50
+    g = gnewt.Graph()
+    u = [g.input((2,), name=f"u{t}") for t in range(T)]
+    x = g.constant(np.ones(3))
+    for t in range(T):
+        g.loss(lambda x, u: jnp.sum(x) ** 2 * jnp.sum(u) ** 2, x, u[t])
+        x = g.node(lambda x, u: jnp.sum(x) ** 2 * jnp.sum(u) * jnp.ones(3), x, u[t])
+    g.loss(lambda x: jnp.sum(x) ** 4, x)
+    plan = make_plan(g.structure(), "causal")
+    rng = np.random.default_rng(0)
+    hessian = _is_hessian(plan)
+    sources = np.where(hessian, 0.0, rng.normal(size=len(hessian)) / 2)
+    front = np.repeat(np.arange(plan.num_fronts), np.diff(plan.entry_ptr))
+    for s, t in zip(plan.source, plan.target, strict=True):
+        names = np.concatenate([plan.eliminated(int(front[t])), plan.separator(int(front[t]))])
+        a, b = sorted([names[plan.entry_row[t]], names[plan.entry_col[t]]])
+        if a == b and a < plan.num_inputs:
+            sources[s] = 0.0 if a in (50, 51) else 1.0
+        elif a in (50, 51) and plan.num_inputs <= b < plan.num_slots:
+            sources[s] = rng.normal()
+    factor = check_against_dense(plan, sources)
+    assert 0 < factor.num_delayed <= 8
 
 
 def test_a_layout_stores_every_source_once_where_it_belongs():

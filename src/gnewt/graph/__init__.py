@@ -1,23 +1,34 @@
 """The nouns: slots, families, structures and plans, with their invariants; and the hand-written Graph."""
 
+from gnewt.graph.affine import Maps, Table, take_places
 from gnewt.graph.builder import Graph, Handle
-from gnewt.graph.evaluate import apply_family, evaluate, forward, objective, take_rows
+from gnewt.graph.evaluate import UNROLL, apply_family, evaluate, forward, objective, take_rows
 from gnewt.graph.family import Family, check_family
+from gnewt.graph.layout import Batch, Irregular, Layout
 from gnewt.graph.plan import Certificate, Plan, check_plan
+from gnewt.graph.rounds import Rounds, Step
 from gnewt.graph.schedule import Schedule, Segment, Serial, make_schedule
 from gnewt.graph.structure import Data, Structure, check_structure
 
 __all__ = [
+    "UNROLL",
+    "Batch",
     "Certificate",
     "Data",
     "Family",
     "Graph",
     "Handle",
+    "Irregular",
+    "Layout",
+    "Maps",
     "Plan",
+    "Rounds",
     "Schedule",
     "Segment",
     "Serial",
+    "Step",
     "Structure",
+    "Table",
     "apply_family",
     "check_family",
     "check_plan",
@@ -26,5 +37,6 @@ __all__ = [
     "forward",
     "make_schedule",
     "objective",
+    "take_places",
     "take_rows",
 ]

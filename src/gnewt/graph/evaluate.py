@@ -1,7 +1,7 @@
 """Evaluate a Structure with JAX: slots s and objective Σ l(s). Runs once per iterate.
 
-Plain differentiable JAX: gathers, scatter-adds, scans. The derivatives that JAX takes through this file
-share nothing with `gnewt.kkt` but the local functions; residuals are computed from them.
+Plain differentiable JAX: slices, scans, gathers where the index maps have no pattern. The derivatives that JAX
+takes through this file share nothing with `gnewt.kkt` but the local functions; residuals are computed from them.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ import jax
 import jax.numpy as jnp
 
 from gnewt._errors import GraphError, explain_error
+from gnewt.graph.affine import Index, Maps
 from gnewt.graph.family import Family
-from gnewt.graph.schedule import Segment
+from gnewt.graph.layout import Batch, Irregular
+from gnewt.graph.rounds import Rounds, Step
 
 if TYPE_CHECKING:
     from gnewt.graph.structure import Data, Structure
 
-
-def index_maps(structure: Structure) -> Any:
-    """Collect the integer arrays that evaluation needs: arguments and outputs, and the schedule's rows."""
-    families = [(f.args, () if f.outs is None else f.outs) for f in structure.families]
-    segments = [s.rows if isinstance(s, Segment) else (s.family, s.row) for s in structure.schedule.segments]
-    return families, segments
+UNROLL = 1
+"""Rounds per iteration of a compiled loop: the states stay in registers, the loop's own cost is shared."""
 
 
 def apply_family(family: Family, x: jax.Array, data: tuple[Any, ...]) -> jax.Array:
-    """Evaluate ψ at a batch: x[b, k], data with a leading axis b where batched. Returns [b, m] or [b]."""
-    y = jax.vmap(family.fn, in_axes=(0, *family.data_axes))(x, *data)
-    expected = (x.shape[0],) if family.is_loss else (x.shape[0], family.m)
+    """Evaluate ψ at a batch: x[k, b], data with a leading axis b where batched. Returns [m, b] or [b]."""
+    if x.shape[1] == 1:
+        one = [d if axis is None else d[0] for axis, d in zip(family.data_axes, data, strict=True)]
+        y = jnp.expand_dims(family.fn(x[:, 0], *one), -1)
+    else:
+        y = jax.vmap(family.fn, in_axes=(1, *family.data_axes), out_axes=-1)(x, *data)
+    expected = (x.shape[1],) if family.is_loss else (family.m, x.shape[1])
     if y.shape != expected:
         raise GraphError(
             explain_error(
-                f"{family.name} returned {y.shape[1:]} scalars, but {expected[1:]} when it was added: "
+                f"{family.name} returned {y.shape[:-1]} scalars, but {expected[:-1]} when it was added: "
                 "its output shape changed between calls",
                 family.where,
                 "make the function depend on its arguments only, not on outside state",
@@ -42,55 +44,114 @@ def apply_family(family: Family, x: jax.Array, data: tuple[Any, ...]) -> jax.Arr
     return y
 
 
-def take_rows(family: Family, data: tuple[Any, ...], rows: jax.Array) -> tuple[Any, ...]:
+def take_rows(family: Family, data: tuple[Any, ...], rows: Index | jax.Array, maps: Maps) -> tuple[Any, ...]:
     """Select the data of the given instances; shared data pass through."""
-    return tuple(d if axis is None else d[rows] for axis, d in zip(family.data_axes, data, strict=True))
+
+    def select(d: Any) -> Any:
+        return rows.read(jnp.asarray(d), maps) if isinstance(rows, Index) else d[rows]
+
+    return tuple(d if axis is None else select(d) for axis, d in zip(family.data_axes, data, strict=True))
 
 
-def forward(structure: Structure, maps: Any, data: Data, x: jax.Array) -> jax.Array:
+def forward(structure: Structure, maps: Maps, data: Data, x: jax.Array) -> jax.Array:
     """Compute all slots s[num_slots] from the inputs x[num_inputs], batch by batch."""
-    family_maps, segment_maps = maps
     s = jnp.concatenate([x, jnp.zeros((structure.num_pairs,), x.dtype)])
-
-    def run(s: jax.Array, f: int, rows: jax.Array, columns: tuple[Any, ...]) -> jax.Array:
-        family = structure.families[f]
-        args, outs = family_maps[f]
-        y = apply_family(family, s[args[rows]], columns)
-        return s.at[outs[rows]].add(y.astype(s.dtype))
-
-    for segment, rows in zip(structure.schedule.segments, segment_maps, strict=True):
-        if isinstance(segment, Segment) and segment.repeats == 1:
-            for f, r in zip(segment.families, rows, strict=True):
-                s = run(s, f, r[0], take_rows(structure.families[f], data[f], r[0]))
-        elif isinstance(segment, Segment):
-
-            def round_(
-                s: jax.Array, rows: Any, families: tuple[int, ...] = segment.families
-            ) -> tuple[jax.Array, None]:
-                for f, r in zip(families, rows, strict=True):
-                    s = run(s, f, r, take_rows(structure.families[f], data[f], r))
-                return s, None
-
-            s, _ = jax.lax.scan(round_, s, rows)
+    for segment in structure.layout.segments:
+        if isinstance(segment, Batch):
+            family = structure.families[segment.family]
+            columns = data[segment.family]
+            if segment.rows is not None:
+                columns = take_rows(family, columns, segment.rows, maps)
+            y = apply_family(family, segment.args.read(s, maps), columns)
+            s = segment.outs.add(s, y, maps)
+        elif isinstance(segment, Rounds):
+            s = _run_rounds(structure, segment, maps, data, s)
         else:
-            branches = [
-                lambda s, r, f=f: run(s, f, r[None], take_rows(structure.families[f], data[f], r[None]))
-                for f in segment.families
-            ]
-            s, _ = jax.lax.scan(lambda s, fr: (jax.lax.switch(fr[0], branches, s, fr[1]), None), s, rows)
+            s = _run_irregular(structure, segment, maps, data, s)
     return s
 
 
-def objective(structure: Structure, maps: Any, data: Data, s: jax.Array) -> jax.Array:
+def _run_rounds(structure: Structure, rounds: Rounds, maps: Maps, data: Data, s: jax.Array) -> jax.Array:
+    """A scan that carries the state of the recurrence."""
+    fixed = rounds.fixed.read(s, maps)
+    moving = rounds.moving.read_rows(s, maps)
+    base = rounds.slots.read_rows(s, maps) if rounds.base else None
+    columns = [
+        rows_of_rounds(rounds, step, structure.families[step.family], data[step.family], maps)
+        for step in rounds.steps
+    ]
+
+    def round_(state: jax.Array, xs: Any) -> tuple[jax.Array, jax.Array]:
+        moving, base, batched = xs
+        # New contributions to the slots of the round; `base` holds what they were before.
+        local = jnp.zeros((0,), s.dtype)
+        for step, rows in zip(rounds.steps, batched, strict=True):
+            family = structure.families[step.family]
+            known = local if base is None else local + base[: len(local)]
+            filler = jnp.zeros((rounds.num_slots - len(local),), s.dtype)
+            pool = jnp.concatenate([state, known, filler, fixed, moving])
+            # Shared data are not inputs of the loop.
+            shared = iter(data[step.family])
+            given = iter(rows)
+            columns = tuple(
+                next(given) if axis == 0 else d for axis, d in zip(family.data_axes, shared, strict=True)
+            )
+            y = apply_family(family, step.take.read(pool, maps), columns).astype(s.dtype)
+            if step.is_new:
+                local = jnp.concatenate([local, y.T.reshape(-1)])
+            else:
+                local = jnp.concatenate([local, jnp.zeros((step.num_after - step.num_before,), s.dtype)])
+                local = step.put.add(local, y, maps)
+        known = local if base is None else local + base
+        return rounds.shift.read(jnp.concatenate([state, known]), maps), local
+
+    state = rounds.first_state.read(s, maps)
+    _, local = jax.lax.scan(round_, state, (moving, base, columns), rounds.repeats, unroll=UNROLL)
+    return rounds.slots.add(s, local.T, maps)
+
+
+def rows_of_rounds(
+    rounds: Rounds, step: Step, family: Family, data: tuple[Any, ...], maps: Maps
+) -> list[jax.Array]:
+    """Return the batched data of a step as [repeats, count, ...]."""
+    return [
+        step.rows.read(jnp.asarray(d), maps).reshape(rounds.repeats, step.count, *d.shape[1:])
+        for axis, d in zip(family.data_axes, data, strict=True)
+        if axis == 0
+    ]
+
+
+def _run_irregular(structure: Structure, loop: Irregular, maps: Maps, data: Data, s: jax.Array) -> jax.Array:
+    """A scan that carries all slots, with gathers and scatters."""
+
+    def run(s: jax.Array, f: int, rows: jax.Array) -> jax.Array:
+        family = structure.families[f]
+        args, outs = (maps[at] for at in structure.layout.whole[f])
+        y = apply_family(family, s[args[rows]].T, take_rows(family, data[f], rows, maps))
+        return s.at[outs[rows]].add(y.T.astype(s.dtype))
+
+    def round_(s: jax.Array, rows: Any) -> tuple[jax.Array, None]:
+        for f, r in zip(loop.families, rows, strict=True):
+            s = run(s, f, r)
+        return s, None
+
+    rows = tuple(maps[at] for at in loop.rows)
+    if not loop.serial:
+        return jax.lax.scan(round_, s, rows)[0]
+    branches = [lambda s, r, f=f: run(s, f, r[None]) for f in loop.families]
+    return jax.lax.scan(lambda s, fr: (jax.lax.switch(fr[0], branches, s, fr[1]), None), s, rows)[0]
+
+
+def objective(structure: Structure, maps: Maps, data: Data, s: jax.Array) -> jax.Array:
     """Sum all losses at given slots."""
     total = jnp.zeros((), s.dtype)
     for f in structure.losses:
-        args, _ = maps[0][f]
-        total = total + jnp.sum(apply_family(structure.families[f], s[args], data[f])).astype(s.dtype)
+        x = structure.layout.args[f].read(s, maps)
+        total = total + jnp.sum(apply_family(structure.families[f], x, data[f])).astype(s.dtype)
     return total
 
 
-def evaluate(structure: Structure, maps: Any, data: Data, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def evaluate(structure: Structure, maps: Maps, data: Data, x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return (f(x), slots)."""
     s = forward(structure, maps, data, x)
     return objective(structure, maps, data, s), s

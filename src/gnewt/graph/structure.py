@@ -13,8 +13,9 @@ from jax.core import Tracer
 
 from gnewt._errors import GraphError, explain_error
 from gnewt._typing import Array, Callable, PyTree
-from gnewt.graph.evaluate import evaluate, index_maps
+from gnewt.graph.evaluate import evaluate
 from gnewt.graph.family import Family, check_family
+from gnewt.graph.layout import Layout, make_layout
 from gnewt.graph.schedule import Schedule, make_schedule
 from gnewt.graph.show import show_structure
 
@@ -55,6 +56,10 @@ class Structure:
     @cached_property
     def schedule(self) -> Schedule:
         return make_schedule(self.families, self.num_slots)
+
+    @cached_property
+    def layout(self) -> Layout:
+        return make_layout(self.families, self.schedule, self.num_inputs, self.num_slots)
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
@@ -165,8 +170,8 @@ class Structure:
 
     @cached_property
     def maps(self) -> Any:
-        """Index maps of the evaluation, passed to compiled functions as arguments, not baked in."""
-        return index_maps(self)
+        """Index arrays of the evaluation, passed to compiled functions as arguments, not baked in."""
+        return self.layout.arrays
 
     @cached_property
     def _value(self) -> Any:

@@ -52,21 +52,13 @@ class NativeEngine:
         self.arrays = self._layout.array
 
     def factor_solve(self, arrays: Any, sources: Array, shift: Any, rhs: Array) -> tuple[Array, Elimination]:
-        shift = jnp.asarray(shift, sources.dtype)
         done = native.factor_solve(self._layout, sources, shift, rhs, arrays)
-        kept = (done.factor, done.index, done.info, shift)
         known = (done.status, done.inertia, done.num_delayed, done.logdet, done.smallest_pivot, done.null)
-        return done.solution, Elimination(*known, factor=kept)
+        return done.solution, Elimination(*known, factor=(done.factor, done.index, done.info, done.real))
 
     def solve(self, arrays: Any, sources: Array, elimination: Elimination, rhs: Array) -> Array:
-        factor, index, info, shift = elimination.factor
-        solved = native.Solved(rhs, factor, index, info, rhs, rhs)
-        # A factor that outgrew its buffer by delayed pivots was not kept: it is made again.
-        return jax.lax.cond(
-            solved.kept == 1,
-            lambda: native.solve(self._layout, sources, solved, rhs, arrays),
-            lambda: native.factor_solve(self._layout, sources, shift, rhs, arrays).solution,
-        )
+        solved = native.Solved(rhs, *elimination.factor, null=elimination.null)
+        return native.solve(self._layout, sources, solved, rhs, arrays)
 
 
 class ReferenceEngine:

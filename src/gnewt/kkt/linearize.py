@@ -19,7 +19,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from gnewt.graph import Data, Family, Segment, Structure, apply_family, evaluate
+from gnewt.graph import Data, Structure, apply_family, forward
+from gnewt.kkt.derivatives import Jacobian, local_derivatives
+from gnewt.kkt.sweep import pull_back, sweep_duals
 
 CURVATURES = ("exact", "gauss_newton")
 """`gauss_newton` drops λ·∂²Φ and keeps the exact Hessians of the losses (the generalised Gauss-Newton matrix)."""
@@ -42,81 +44,49 @@ def linearize(
     structure: Structure, maps: Any, data: Data, x: Float[Array, " N"], curvature: str = "exact"
 ) -> LocalModels:
     """Compute the local models at x. Traceable; compile time does not depend on the number of instances."""
-    value, s = evaluate(structure, maps, data, x)
-    local = [s[args] for args, _ in maps[0]]
-    jacobians = {f: _jacobian(structure.families[f], local[f], data[f]) for f in structure.nodes}
-    duals = _sweep(structure, maps, data, jacobians, local, s)
+    s = forward(structure, maps, data, x)
+    one = _one(s)
+    local = [
+        local_derivatives(structure, f, structure.layout.args[f].read(s, maps), data[f], one)
+        for f in range(len(structure.families))
+    ]
+    value = jnp.zeros((), s.dtype)
+    duals = jnp.zeros_like(s)
+    jacobians: dict[int, Jacobian] = {}
+    for f, family in enumerate(structure.families):
+        if not family.is_loss:
+            jacobians[f] = local[f].jacobian()
+            continue
+        value = value + jnp.sum(local[f].values()).astype(s.dtype)
+        if family.k and family.n:
+            gradient = local[f].jacobian()
+            back = pull_back(family, gradient.rows, gradient.shared, jnp.ones((1, family.n), s.dtype))
+            duals = structure.layout.args[f].add(duals, back, maps)
+    duals = sweep_duals(structure, maps, jacobians, duals)
     sources = []
     for f, family in enumerate(structure.families):
         if not family.is_loss:
-            o, j = np.nonzero(family.jac_pattern)
-            sources.append(jacobians[f][:, o, j].ravel())
-        i, j = np.nonzero(np.tril(family.hess_pattern))
-        if len(i) == 0:
+            sources.append(jacobians[f].rows.reshape(-1))
+        count = int(np.tril(family.hess_pattern).sum())
+        if count == 0:
             continue
-        if not family.is_loss and curvature == "gauss_newton":
-            sources.append(jnp.zeros(family.n * len(i), s.dtype))
-            continue
-        lam = None if family.is_loss else duals[maps[0][f][1]]
-        sources.append(_hessian(family, local[f], lam, data[f])[:, i, j].ravel())
+        outs = structure.layout.outs[f]
+        if outs is None:
+            sources.append(local[f].hessian(None).T.reshape(-1))
+        elif curvature == "gauss_newton":
+            sources.append(jnp.zeros(family.n * count, s.dtype))
+        else:
+            sources.append(local[f].hessian(outs.read(duals, maps)).T.reshape(-1))
     flat = jnp.concatenate([jnp.asarray(v, s.dtype) for v in sources]) if sources else jnp.zeros(0, s.dtype)
     return LocalModels(value, s, duals, flat)
 
 
-def _jacobian(family: Family, x: Array, data: tuple[Any, ...]) -> Float[Array, "n m k"]:
-    """∂ψ at every instance, forward or reverse by shape."""
-    mode = jax.jacfwd if family.k <= 2 * family.m else jax.jacrev
-    return jax.vmap(mode(family.fn), in_axes=(0, *family.data_axes))(x, *data)
-
-
-def _hessian(family: Family, x: Array, lam: Array | None, data: tuple[Any, ...]) -> Float[Array, "n k k"]:
-    """∂²(λ·ψ), or ∂²l, at every instance: forward over reverse."""
-    if lam is None:
-        return jax.vmap(jax.jacfwd(jax.grad(family.fn)), in_axes=(0, *family.data_axes))(x, *data)
-
-    def contracted(x: Array, lam: Array, *data: Any) -> Array:
-        return jnp.vdot(lam, family.fn(x, *data).astype(lam.dtype))
-
-    return jax.vmap(jax.jacfwd(jax.grad(contracted)), in_axes=(0, 0, *family.data_axes))(x, lam, *data)
-
-
-def _sweep(
-    structure: Structure, maps: Any, data: Data, jacobians: dict[int, Array], local: list[Array], s: Array
-) -> Float[Array, " S"]:
-    """Accumulate ∂f/∂s in reverse topological order, segment by segment of the schedule."""
-    family_maps, segment_maps = maps
-    duals = jnp.zeros_like(s)
-    for f in structure.losses:
-        family = structure.families[f]
-        if family.k:
-            gradient = jax.vmap(jax.grad(family.fn), in_axes=(0, *family.data_axes))(local[f], *data[f])
-            duals = duals.at[family_maps[f][0]].add(gradient.astype(s.dtype))
-
-    def pull(duals: Array, f: int, rows: Array) -> Array:
-        args, outs = family_maps[f]
-        back = jnp.einsum("nm,nmk->nk", duals[outs[rows]], jacobians[f][rows].astype(s.dtype))
-        return duals.at[args[rows]].add(back)
-
-    for segment, rows in zip(structure.schedule.segments[::-1], segment_maps[::-1], strict=True):
-        if isinstance(segment, Segment):
-
-            def round_(
-                duals: Array, rows: Any, families: tuple[int, ...] = segment.families
-            ) -> tuple[Array, None]:
-                for f, r in zip(families[::-1], rows[::-1], strict=True):
-                    duals = pull(duals, f, r)
-                return duals, None
-
-            if segment.repeats == 1:
-                duals, _ = round_(duals, [r[0] for r in rows])
-            else:
-                duals, _ = jax.lax.scan(round_, duals, rows, reverse=True)
-        else:
-            branches = [lambda d, r, f=f: pull(d, f, r[None]) for f in segment.families]
-            duals, _ = jax.lax.scan(
-                lambda d, fr: (jax.lax.switch(fr[0], branches, d, fr[1]), None), duals, rows, reverse=True
-            )
-    return duals
+def _one(s: Array) -> Array:
+    """Return 1, computed so that the compiler does not see it: b(b + 1) is even for every integer b."""
+    if s.size == 0:
+        return jnp.ones((), s.dtype)
+    bits = jax.lax.bitcast_convert_type(s[0], f"int{8 * s.dtype.itemsize}")
+    return 1 + ((bits * (bits + 1)) & 1).astype(s.dtype)
 
 
 def first_nonfinite(structure: Structure, data: Data, models: LocalModels) -> tuple[str, str] | None:
@@ -134,7 +104,7 @@ def first_nonfinite(structure: Structure, data: Data, models: LocalModels) -> tu
         return f"the value of {structure.slot_name(s)} is {slots[s]}", structure.slot_where(s)
     for f in structure.losses:
         family = structure.families[f]
-        values = np.asarray(apply_family(family, models.slots[family.args], data[f]))
+        values = np.asarray(apply_family(family, models.slots[family.args].T, data[f]))
         if not np.all(np.isfinite(values)):
             i = int(np.argmin(np.isfinite(values)))
             return f"the value of {family.label(i)} is {values[i]}", family.where

@@ -149,7 +149,10 @@ def system_of(point: Point, order: Any = "auto", curvature: str = "exact", engin
             explain_error(f"unknown curvature {curvature!r}", remedy=f"use one of {', '.join(CURVATURES)}")
         )
     structure = point.structure
-    name, why = choose_engine(engine, jax.default_backend())
+    platform = jax.default_backend()
+    name, why = choose_engine(engine, platform)
+    if isinstance(order, str) and order == "auto" and name == "xla" and platform != "cpu":
+        order = "parallel"  # a GPU wants few levels of many fronts
     key = order if isinstance(order, str) else tuple(tuple(np.ravel(group).tolist()) for group in order)
     plan = structure.memo(("plan", key), lambda: make_plan(structure, order))
     refuse_memory(plan)

@@ -52,7 +52,7 @@ def causal_time(p: int, q: int, b: int, reads: int, cross: bool) -> int:
 def free_time(e: int, b: int) -> int:
     """Time of a symmetric indefinite front that eliminates e unknowns, some of them duals, and keeps b."""
     n = e + b
-    return 85_000 + 30_000 * e + n * n * (5_700 + 64 * e)
+    return 150_000 + 50_000 * e + n * n * (2_500 + 100 * e)
 
 
 def message_time(b: int, straddles: bool) -> int:

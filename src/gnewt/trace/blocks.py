@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from gnewt.graph import take_places
 from gnewt.trace.bodies import BodyPattern, analyse_body, out_dtype
 from gnewt.trace.calls import by_reverse_mode, check_differentiable, refuse_while
 from gnewt.trace.carries import Loop
@@ -76,7 +77,7 @@ def run_body(lift: Lifter, instr: Instr, loop: Loop, values: list[Value]) -> lis
     trim_program(rest)
     values = [env[v] for v in rest.ins]
     sums = [o < len(loop.sums) and loop.sums[o] for o in asked]
-    count = sum(int(np.prod(v.shape[1:], dtype=np.int64)) for v in values if not isinstance(v, Const))
+    count = _count_distinct(values)
     found = None
     if count <= LIFTED_ARGS and not _indexed_by_time(rest, env):
         pattern = analyse_body(lift, rest, values, sums)
@@ -87,6 +88,12 @@ def run_body(lift: Lifter, instr: Instr, loop: Loop, values: list[Value]) -> lis
     for o, value in zip(asked, found, strict=True):
         outs[o] = value
     return outs
+
+
+def _count_distinct(values: list[Value]) -> int:
+    """Count scalar arguments, each once: a slice of u that is taken again and again is one argument."""
+    columns = [v.reshape(v.shape[0], -1).T for v in values if not isinstance(v, Const)]
+    return len({column.tobytes() for block in columns for column in block})
 
 
 def _indexed_by_time(rest: Program, env: dict[int, Value]) -> bool:
@@ -165,7 +172,7 @@ def dense_body(
     def fn(take: Any, columns: Sequence[Any]) -> list[Any]:
         args = split_arguments(take, columns, shapes, variable)
         outs = run_program(body, args)
-        return [jnp.ravel(outs[o])[np.array(places)] for o, places in computed.items()]
+        return [take_places(jnp.ravel(outs[o]), np.array(places)) for o, places in computed.items()]
 
     m = sum(len(p) for p in computed.values())
     if not m:

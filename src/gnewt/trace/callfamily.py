@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt.graph import Family
+from gnewt.graph import Family, take_places
 from gnewt.trace.constants import Const, Constants
 from gnewt.trace.jaxpr import where_of
 from gnewt.trace.pack import ColumnReader, Packer
@@ -56,7 +56,7 @@ def write_call(
         found = pack.unpack(data[:num_packed])
         take = reader.bind(x, found)
         y = jnp.concatenate([jnp.ravel(o) for o in spec.fn(take, data[num_packed:])])
-        y = y if len(outputs) == spec.m else y[starts]
+        y = y if len(outputs) == spec.m else take_places(y, starts)
         return jnp.dot(jnp.stack(found[len(found) - len(outputs) :]), y) if is_loss else y
 
     jac, hess = _call_patterns(first, args.shape[1])

@@ -1,0 +1,274 @@
+"""Local derivatives of a family at all its instances: J and H for a node, value, gradient and H for a loss.
+
+Two routes. A small function is written out as a scalar program (`kkt.scalars`) of its own derivatives, where
+everything that is structurally zero, equal or linear has vanished. Any other function is differentiated by JAX
+under vmap, forward over reverse, along the arguments in which it is not linear.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from gnewt.graph import Family, Structure, take_places
+from gnewt.kkt.arrays import ArrayProgram
+from gnewt.kkt.scalars import NotScalar, Program, Vectors, live_nodes
+from gnewt.kkt.writeout import write_out
+
+MAX_NODES = 40_000
+"""Nodes made while a function is written out."""
+MAX_OPERATIONS = 3_000
+"""Operations that remain, beyond which XLA takes longer to compile than the run time is worth."""
+
+
+class Local(Protocol):
+    """The derivatives of one family at one iterate."""
+
+    def values(self) -> Array:
+        """Return l at every instance (losses only)."""
+        ...
+
+    def jacobian(self) -> Jacobian:
+        """Return ∂ψ at every instance."""
+        ...
+
+    def hessian(self, lam: Array | None) -> Array:
+        """Return ∂²(λ·ψ) with λ[m, n], or ∂²l, at the nonzeros of tril(hess_pattern): [nonzeros, n]."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Jacobian:
+    """∂ψ at the nonzeros of the pattern: rows[n, nonzeros], and the entries that all instances share."""
+
+    rows: Array
+    shared: dict[int, Any]
+
+
+def local_derivatives(
+    structure: Structure, f: int, x: Array, data: tuple[Any, ...], one: Any
+) -> Written | Differentiated:
+    """Return the derivatives of family f at x[k, n]; `one` is a 1 that the compiler does not know."""
+    family = structure.families[f]
+    kinds = tuple((np.shape(d), jnp.result_type(d)) for d in data)
+    written = structure.memo(("written", f, x.dtype, kinds), lambda: _write(family, x.dtype, kinds))
+    if written is None:
+        traced = structure.memo(("traced", f, x.dtype, kinds), lambda: _trace(family, x.dtype, kinds))
+        return Differentiated(traced, family, x, data, one)
+    return Written(written, family, x, data, one)
+
+
+# Scalar programs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Written:
+    """The derivatives of a family as one program: its inputs and outputs as nodes."""
+
+    program: Program
+    x: np.ndarray
+    lam: np.ndarray
+    data: list[np.ndarray]
+    value: list[int]
+    jacobian: list[int]
+    hessian: list[int]
+
+
+def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> _Written | None:
+    """Write the derivatives of a family out, or return None where that is impossible or too long."""
+    local = [
+        jax.ShapeDtypeStruct(shape if axis is None else shape[1:], kind)
+        for (shape, kind), axis in zip(kinds, family.data_axes, strict=True)
+    ]
+    if family.k * (family.m + family.k) > MAX_OPERATIONS or sum(d.size for d in local) > MAX_NODES:
+        return None
+    curved = np.flatnonzero(family.hess_pattern.any(0))
+    seeds = np.eye(family.k)
+
+    def derivatives(
+        x: Array, lam: Array, seeds: Array, some: Array, *data: Any
+    ) -> tuple[Array, Array, Array]:
+        def psi(x: Array) -> Array:
+            return jnp.reshape(family.fn(x, *data), (-1,))
+
+        def pulled(x: Array) -> tuple[Array, Array]:
+            y, pull = jax.vjp(psi, x)
+            return pull(lam.astype(y.dtype))[0], y
+
+        gradient, y = pulled(x)
+        second = some
+        if len(curved):
+            second = jax.vmap(lambda t: jax.jvp(lambda x: pulled(x)[0], (x,), (t,))[1])(some)
+        if family.is_loss:
+            return y, gradient[None], second
+        if family.k <= 2 * family.m:
+            first = jax.vmap(lambda t: jax.jvp(psi, (x,), (t,))[1], out_axes=1)(seeds)
+        else:
+            first = jax.vmap(jax.vjp(psi, x)[1])(jnp.eye(family.m, dtype=y.dtype))[0]
+        return y, first, second
+
+    shapes = [
+        jax.ShapeDtypeStruct((family.k,), dtype),
+        jax.ShapeDtypeStruct((family.m,), dtype),
+        jax.ShapeDtypeStruct(seeds.shape, dtype),
+        jax.ShapeDtypeStruct(seeds[curved].shape, dtype),
+    ]
+    closed = jax.make_jaxpr(derivatives)(*shapes, *local)
+    program = Program(MAX_NODES)
+    x = program.symbols((family.k,), dtype)
+    lam = program.constants(np.ones(1, dtype)) if family.is_loss else program.symbols((family.m,), dtype)
+    inputs = [program.symbols(d.shape, d.dtype) for d in local]
+    units = [program.constants(e.astype(dtype)) for e in (seeds, seeds[curved])]
+    try:
+        with jax.ensure_compile_time_eval():
+            outs = write_out(program, closed.jaxpr, closed.consts, [x, lam, *units, *inputs])
+    except NotScalar:
+        return None
+    y, first, second = outs
+    i, j = np.nonzero(np.tril(family.hess_pattern))
+    value = y.tolist() if family.is_loss else []
+    jacobian = first[np.nonzero(family.jac_pattern)].tolist()
+    hessian = second[np.searchsorted(curved, i), j].tolist()
+    if len(live_nodes(program, [*value, *jacobian, *hessian])) > MAX_OPERATIONS:
+        return None
+    return _Written(program, x, lam, inputs, value, jacobian, hessian)
+
+
+class Written:
+    """Derivatives by a scalar program."""
+
+    def __init__(self, written: _Written, family: Family, x: Array, data: tuple[Any, ...], one: Any) -> None:
+        self._written, self._n, self._dtype = written, family.n, x.dtype
+        inputs = dict(zip(written.x.tolist(), x, strict=True))
+        for nodes, values, axis in zip(written.data, data, family.data_axes, strict=True):
+            flat = jnp.reshape(values, (nodes.size,) if axis is None else (family.n, nodes.size))
+            inputs.update({int(node): flat[..., i] for i, node in enumerate(nodes.ravel())})
+        outputs = [*written.value, *written.jacobian, *written.hessian]
+        self._vectors = Vectors(written.program, inputs, outputs, one)
+
+    def _stack(self, found: list[Any], axis: int) -> Array:
+        full = [jnp.broadcast_to(jnp.asarray(v, self._dtype), (self._n,)) for v in found]
+        empty = (0, self._n) if axis == 0 else (self._n, 0)
+        return jnp.stack(full, axis=axis) if full else jnp.zeros(empty, self._dtype)
+
+    def values(self) -> Array:
+        return self._stack(self._vectors.get(self._written.value), 0)[0]
+
+    def jacobian(self) -> Jacobian:
+        found = self._vectors.get(self._written.jacobian)
+        shared = {e: v for e, v in enumerate(found) if np.shape(v) == ()}
+        return Jacobian(self._stack(found, 1), shared)
+
+    def hessian(self, lam: Array | None) -> Array:
+        if lam is not None:
+            self._vectors.give(self._written.lam, list(lam))
+        return self._stack(self._vectors.get(self._written.hessian), 0)
+
+
+# JAX's own derivatives
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Traced:
+    """The derivatives of a family as jaxprs over all instances."""
+
+    curved: np.ndarray
+    """Arguments in which ψ is not linear."""
+    straight: np.ndarray
+    """The others: their columns of ∂ψ do not depend on x."""
+    main: Any
+    """(x[k, n], *data, λ[m, n]) ↦ l or y, gradient, ∂ψ along the curved arguments, ∂²(λ·ψ)."""
+    rest: Any | None
+    """(x, *data) ↦ ∂ψ along the straight arguments: at one instance where all share their data."""
+    alike: bool
+
+
+def _trace(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> _Traced:
+    curves = family.hess_pattern.any(0)
+    curved, straight = np.flatnonzero(curves), np.flatnonzero(~curves)
+    order = np.argsort(np.concatenate([curved, straight]))
+    alike = all(axis is None for axis in family.data_axes)
+    seeds = np.eye(len(curved), dtype=dtype)
+
+    def psi(z: Array, w: Array, *data: Any) -> Array:
+        x = z if len(straight) == 0 else take_places(jnp.concatenate([z, w]), order)
+        return jnp.reshape(family.fn(x, *data), (-1,))
+
+    def main(x: Array, *rest: Any) -> tuple[Array, Array, Array, Array]:
+        *data, lam = rest
+        z, w = take_places(x, curved), take_places(x, straight)
+
+        def pulled(z: Array) -> tuple[tuple[Array, ...], Array]:
+            if family.is_loss:
+                y, pull = jax.vjp(lambda z, w: psi(z, w, *data), z, w)
+            else:
+                y, pull = jax.vjp(lambda z: psi(z, w, *data), z)
+            return pull(lam.astype(y.dtype)), y
+
+        gradient, y = pulled(z)
+        gradient = take_places(jnp.concatenate(gradient), order) if family.is_loss else gradient[0]
+        if len(curved) == 0:
+            return y, gradient, jnp.zeros((0, family.m), dtype), jnp.zeros((0, 0), dtype)
+        second, first = jax.vmap(lambda t: jax.jvp(pulled, (z,), (t,))[1])(seeds)
+        return y, gradient, first, second[0]
+
+    def rest(x: Array, *data: Any) -> Array:
+        z, w = take_places(x, curved), take_places(x, straight)
+        mode = jax.jacfwd if len(straight) <= 2 * family.m else jax.jacrev
+        return mode(lambda w: psi(z, w, *data))(w).T
+
+    whole = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in kinds]
+    x, lam = (jax.ShapeDtypeStruct((size, family.n), dtype) for size in (family.k, family.m))
+    mapped = jax.vmap(main, (1, *family.data_axes, 1), -1)
+    closed = jax.make_jaxpr(mapped)(x, *whole, lam)
+    columns = None
+    if len(straight) and not family.is_loss:
+        if alike:
+            columns = jax.make_jaxpr(rest)(jax.ShapeDtypeStruct((family.k,), dtype), *whole)
+        else:
+            columns = jax.make_jaxpr(jax.vmap(rest, (1, *family.data_axes), -1))(x, *whole)
+    return _Traced(curved, straight, closed, columns, alike)
+
+
+class Differentiated:
+    """Derivatives by JAX under vmap, forward over reverse."""
+
+    def __init__(self, traced: _Traced, family: Family, x: Array, data: tuple[Any, ...], one: Any) -> None:
+        self._traced, self._family, self._x, self._data, self._one = traced, family, x, data, one
+        self._main = ArrayProgram(traced.main, one)
+        self._main.give(0, [x, *data])
+        if family.is_loss:
+            self._main.give(1 + len(data), [jnp.ones((1, family.n), x.dtype)])
+
+    def values(self) -> Array:
+        return self._main.get(0)[0]
+
+    def jacobian(self) -> Jacobian:
+        family, traced, dtype = self._family, self._traced, self._x.dtype
+        outs, args = np.nonzero(family.jac_pattern)
+        if family.is_loss:
+            return Jacobian(take_places(self._main.get(1).astype(dtype), args).T, {})
+        columns = [jnp.asarray(self._main.get(2), dtype)] if len(traced.curved) else []
+        if traced.rest is not None:
+            rest = ArrayProgram(traced.rest, self._one)
+            rest.give(0, [self._x[:, 0] if traced.alike else self._x, *self._data])
+            found = jnp.asarray(rest.get(0), dtype)
+            shape = (len(traced.straight), family.m, family.n)
+            columns.append(jnp.broadcast_to(found[..., None], shape) if traced.alike else found)
+        place = np.argsort(np.concatenate([traced.curved, traced.straight]))
+        flat = jnp.concatenate(columns).reshape(family.k * family.m, family.n)
+        return Jacobian(take_places(flat, place[args] * family.m + outs).T, {})
+
+    def hessian(self, lam: Array | None) -> Array:
+        curved = self._traced.curved
+        if lam is not None:
+            self._main.give(1 + len(self._data), [lam])
+        i, j = np.nonzero(np.tril(self._family.hess_pattern))
+        place = np.searchsorted(curved, i) * len(curved) + np.searchsorted(curved, j)
+        second = self._main.get(3).reshape(len(curved) ** 2, self._family.n)
+        return take_places(second, place).astype(self._x.dtype)

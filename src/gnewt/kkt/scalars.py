@@ -1,0 +1,305 @@
+"""Scalar programs: a small function, written out as operations on single numbers and simplified.
+
+Products with known zeros and ones disappear, equal operations become one, and what no output needs leaves nothing
+behind. That is how structural zeros of derivatives are never computed. The program then runs on vectors, one
+entry per instance: operations on long vectors, which XLA fuses and vectorises.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+_COMMUTATIVE = {"add", "mul", "max", "min"}
+_CHEAP = {"add", "sub", "mul", "neg", "max", "min", "abs", "select_n", "convert_element_type", "sign"}
+_COSTLY = 20
+"""Cost of any other operation, in multiplications."""
+_WORTH_KEEPING = 12
+"""Multiplications that must be saved by keeping a value that is used more than once."""
+
+
+class NotScalar(Exception):
+    """The function has an operation that is not written out, or it is too large."""
+
+
+class Program:
+    """Operations on scalars, each made once. Node i has an operation (or None), arguments and a dtype."""
+
+    def __init__(self, limit: int) -> None:
+        self.ops: list[Callable[..., Any] | None] = []
+        self.args: list[tuple[int, ...]] = []
+        self.names: list[str] = []
+        self.dtypes: list[Any] = []
+        self.value: dict[int, Any] = {}
+        """Nodes with a known value."""
+        self._made: dict[Any, int] = {}
+        self._binds: dict[Any, Callable[..., Any]] = {}
+        self._limit = limit
+
+    def _new(self, key: Any, name: str, op: Any, args: tuple[int, ...], dtype: Any) -> int:
+        node = self._made.get(key)
+        if node is None:
+            node = self._made[key] = len(self.ops)
+            if node >= self._limit:
+                raise NotScalar(f"more than {self._limit} scalar operations")
+            self.ops.append(op)
+            self.args.append(args)
+            self.names.append(name)
+            self.dtypes.append(np.dtype(dtype))
+        return node
+
+    def symbols(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Make inputs, an array of nodes."""
+        size = int(np.prod(shape, dtype=np.int64))
+        nodes = [self._new(("in", len(self.ops)), "in", None, (), dtype) for _ in range(size)]
+        return np.array(nodes, np.int32).reshape(shape)
+
+    def constant(self, value: Any) -> int:
+        """Return the node of a known number."""
+        value = np.asarray(value)
+        node = self._new((value.dtype.str, value.tobytes()), "const", None, (), value.dtype)
+        self.value[node] = value[()]
+        return node
+
+    def constants(self, value: Any) -> np.ndarray:
+        """Return the nodes of a known array."""
+        value = np.asarray(value)
+        return np.array([self.constant(v) for v in value.ravel()], np.int32).reshape(value.shape)
+
+    def bind(self, prim: Any, params: dict[str, Any]) -> tuple[Any, Callable[..., Any]]:
+        """Return a hashable name of an operation with its parameters, and the operation."""
+        try:
+            key = (prim, tuple(sorted(params.items())))
+            hash(key)
+        except TypeError:
+            key = (prim, repr(sorted((k, repr(v)) for k, v in params.items())))
+        if key not in self._binds:
+            self._binds[key] = partial(prim.bind, **params)
+        return key, self._binds[key]
+
+    def apply(self, name: str, key: Any, op: Callable[..., Any], args: tuple[int, ...], dtype: Any) -> int:
+        """Apply an elementwise operation; simplified."""
+        values = [self.value.get(a) for a in args]
+        if None not in values:
+            return self.constant(np.asarray(_evaluate(name, op, values), dtype))
+        known = self._simplify(name, args, values, dtype)
+        if known is not None:
+            return known
+        if name in _COMMUTATIVE and args[0] > args[1]:
+            args = (args[1], args[0])
+        return self._new((key, args), name, op, args, dtype)
+
+    # Arithmetic with nodes
+
+    def add(self, a: int, b: int) -> int:
+        return self.apply("add", "add", jax.lax.add, (a, b), self.dtypes[a])
+
+    def sub(self, a: int, b: int) -> int:
+        return self.apply("sub", "sub", jax.lax.sub, (a, b), self.dtypes[a])
+
+    def mul(self, a: int, b: int) -> int:
+        return self.apply("mul", "mul", jax.lax.mul, (a, b), self.dtypes[a])
+
+    def div(self, a: int, b: int) -> int:
+        return self.apply("div", "div", jax.lax.div, (a, b), self.dtypes[a])
+
+    def neg(self, a: int) -> int:
+        return self.apply("neg", "neg", jax.lax.neg, (a,), self.dtypes[a])
+
+    def _simplify(self, name: str, args: tuple[int, ...], values: list[Any], dtype: Any) -> int | None:
+        """Return a node that has the same value up to rounding, or None. 0·x is 0, whatever x is."""
+        rule = getattr(self, f"_simplify_{name}", None)
+        if rule is not None:
+            return rule(*args, *values)
+        if name == "add_any":
+            return self.add(*args)
+        if name == "square":
+            return self.mul(args[0], args[0])
+        if name in ("copy", "stop_gradient"):
+            return args[0]
+        if name == "convert_element_type" and self.dtypes[args[0]] == np.dtype(dtype):
+            return args[0]
+        if name == "select_n":
+            if len(set(args[1:])) == 1:
+                return args[1]
+            return None if values[0] is None else args[1 + int(values[0])]
+        return None
+
+    def _is_negated(self, a: int) -> int | None:
+        return self.args[a][0] if self.names[a] == "neg" else None
+
+    def _scaled(self, a: int) -> tuple[Any, int] | None:
+        """Return (c, x) where node a is c·x with a known c."""
+        if self.names[a] == "mul":
+            for c, x in (self.args[a], self.args[a][::-1]):
+                if c in self.value:
+                    return self.value[c], x
+        return None
+
+    def _simplify_add(self, a: int, b: int, va: Any, vb: Any) -> int | None:
+        if va is not None and va == 0:
+            return b
+        if vb is not None and vb == 0:
+            return a
+        for x, y in ((a, b), (b, a)):
+            negated = self._is_negated(y)
+            if negated is not None:
+                return self.sub(x, negated)
+        return None
+
+    def _simplify_sub(self, a: int, b: int, va: Any, vb: Any) -> int | None:
+        if vb is not None and vb == 0:
+            return a
+        if va is not None and va == 0:
+            return self.neg(b)
+        negated = self._is_negated(b)
+        return None if negated is None else self.add(a, negated)
+
+    def _simplify_mul(self, a: int, b: int, va: Any, vb: Any) -> int | None:
+        for v, other in ((va, b), (vb, a)):
+            if v is None:
+                continue
+            if v == 0:
+                return self.constant(np.zeros((), self.dtypes[a]))
+            if v == 1:
+                return other
+            if v == -1:
+                return self.neg(other)
+            scaled = self._scaled(other)
+            if scaled is not None:
+                return self.mul(self.constant(np.asarray(v * scaled[0], self.dtypes[a])), scaled[1])
+            negated = self._is_negated(other)
+            if negated is not None:
+                return self.mul(self.constant(np.asarray(-v, self.dtypes[a])), negated)
+            return None
+        for x, y in ((a, b), (b, a)):
+            negated = self._is_negated(x)
+            if negated is not None:
+                return self.neg(self.mul(negated, y))
+        return None
+
+    def _simplify_div(self, a: int, b: int, va: Any, vb: Any) -> int | None:
+        if va is not None and va == 0:
+            return self.constant(np.zeros((), self.dtypes[a]))
+        if vb is not None and vb == 1:
+            return a
+        for x, build in ((a, lambda n: self.div(n, b)), (b, lambda n: self.div(a, n))):
+            negated = self._is_negated(x)
+            if negated is not None:
+                return self.neg(build(negated))
+        return None
+
+    def _simplify_neg(self, a: int, va: Any) -> int | None:
+        if self.names[a] == "neg":
+            return self.args[a][0]
+        if self.names[a] == "sub":
+            return self.sub(*self.args[a][::-1])
+        scaled = self._scaled(a)
+        if scaled is not None and np.issubdtype(self.dtypes[a], np.floating):
+            return self.mul(self.constant(np.asarray(-scaled[0], self.dtypes[a])), scaled[1])
+        return None
+
+
+_FOLD = {
+    "add": operator.add,
+    "add_any": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
+    "lt": operator.lt,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "le": operator.le,
+    "eq": operator.eq,
+    "ne": operator.ne,
+}
+
+
+def _evaluate(name: str, op: Callable[..., Any], values: list[Any]) -> Any:
+    """Evaluate an operation on known numbers, by NumPy where it is the same."""
+    if name in _FOLD and not any(isinstance(v, np.bool_) for v in values):
+        return _FOLD[name](*values)
+    if name == "select_n":
+        return values[1 + int(values[0])]
+    return op(*[jnp.asarray(v) for v in values])
+
+
+class Vectors:
+    """A program running on vectors: inputs are given, values are computed when they are asked for.
+
+    XLA fuses operations into loops and repeats whatever several loops need: a sine that ten entries use is
+    computed ten times. A quotient it keeps. Values worth keeping are therefore divided by `one`, a number that
+    XLA cannot know to be 1: exact, and cheaper than the repetition by far.
+    """
+
+    def __init__(self, program: Program, inputs: dict[int, Any], outputs: Iterable[int], one: Any) -> None:
+        self._program = program
+        self._values = dict(inputs)
+        self._one = one
+        self._kept = _worth_keeping(program, outputs)
+
+    def give(self, nodes: np.ndarray, values: Sequence[Any]) -> None:
+        """Set inputs that were not known before."""
+        self._values.update(zip(np.ravel(nodes).tolist(), values, strict=True))
+
+    def get(self, nodes: Sequence[int]) -> list[Any]:
+        """Compute the given nodes: vectors, or scalars where all instances agree."""
+        program, values = self._program, self._values
+        for node in live_nodes(program, nodes, values):
+            if node in program.value:
+                values[node] = program.value[node]
+                continue
+            op = program.ops[node]
+            assert op is not None, "an input was not given"
+            args = [values[a] for a in program.args[node]]
+            shape = np.broadcast_shapes(*[np.shape(a) for a in args])
+            dtypes = [program.dtypes[a] for a in program.args[node]]
+            found = op(
+                *[
+                    jnp.broadcast_to(jnp.asarray(a, dtype), shape)
+                    for a, dtype in zip(args, dtypes, strict=True)
+                ]
+            )
+            if node in self._kept and shape:
+                found = found / jnp.asarray(self._one, found.dtype)
+            values[node] = found
+        return [values[node] for node in nodes]
+
+
+def live_nodes(program: Program, outputs: Iterable[int], known: Any = ()) -> list[int]:
+    """Return the nodes that the outputs need and that are not known, arguments first."""
+    seen: set[int] = set()
+    stack = [int(node) for node in outputs]
+    while stack:
+        node = stack.pop()
+        if node not in seen and node not in known:
+            seen.add(node)
+            stack.extend(program.args[node])
+    return sorted(seen)
+
+
+def _worth_keeping(program: Program, outputs: Iterable[int]) -> set[int]:
+    """Choose the values that cost more to repeat for every use than to keep."""
+    live = live_nodes(program, outputs)
+    uses = Counter(a for node in live for a in program.args[node])
+    cost: dict[int, int] = {}
+    kept = set()
+    for node in live:
+        name = program.names[node]
+        if not program.args[node]:
+            cost[node] = 0
+            continue
+        own = 1 if name in _CHEAP else _COSTLY
+        cost[node] = own + sum(cost[a] for a in program.args[node])
+        if uses[node] > 1 and (name == "div" or (cost[node] - 1) * (uses[node] - 1) >= _WORTH_KEEPING):
+            cost[node] = 0
+            if name != "div" and np.issubdtype(program.dtypes[node], np.floating):
+                kept.add(node)
+    return kept
