@@ -90,7 +90,9 @@ def check_all(numbers: range) -> None:
     assert outcomes["regular"] > 40, outcomes
     assert outcomes["singular"] > 40, outcomes
     assert outcomes["false alarm"] <= 1, outcomes
-    assert outcomes["wrong rank"] + outcomes["missed"] <= 6, outcomes  # of two hundred problems; one is the average
+    assert outcomes["wrong rank"] + outcomes["missed"] <= 6, (
+        outcomes
+    )  # of two hundred problems; one is the average
 
 
 @pytest.mark.parametrize("block", range(3))
