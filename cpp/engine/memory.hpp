@@ -1,6 +1,7 @@
 // Scratch memory of one call. C functions only: a template of the standard library that is compiled here with
 // AVX flags could be the copy that the linker keeps for machines without AVX.
 #pragma once
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 
@@ -121,11 +122,12 @@ inline T carried(T value, T bound) {
     return cancelled(value, bound) ? bound : value;
 }
 
-// The same from front to front, where bounds would grow without end along a chain that cancels a little in every stage: only what
-// lost half of its digits at once stays uncertain.
+// The same from front to front, where bounds would grow without end along a chain that cancels a little in every stage: what lost
+// half of its digits at once stays uncertain, what lost fewer is forgotten by and by.
 template <class T>
 inline T renewed(T value, T bound) {
-    return value < Precision<T>::root * bound ? bound : value;
+    if (!cancelled(value, bound)) return value;
+    return value < Precision<T>::root * bound ? bound : std::sqrt(value) * std::sqrt(bound);
 }
 
 }  // namespace GNEWT_ISA

@@ -58,7 +58,8 @@ def random_structure(seed: int) -> Structure:
             families.append(Family(_nothing, args, slots[v].astype(np.int32)[None], (), jac, hess_pattern(k)))
     for _ in range(int(rng.integers(1, num_inputs + num_nodes + 2))):
         args = pick(num_inputs + num_nodes, int(rng.integers(1, 4)))
-        families.append(Family(_nothing, args, None, (), None, hess_pattern(args.shape[1])))  # type: ignore[arg-type]
+        jac = np.ones((1, args.shape[1]), bool)
+        families.append(Family(_nothing, args, None, (), jac, hess_pattern(args.shape[1])))
         if rng.random() < 0.2:
             families.append(families[-1])
     return Structure(tuple(families), inputs, int(first[-1]), None, (), ())
