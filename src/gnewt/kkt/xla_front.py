@@ -8,7 +8,8 @@ one, and every front says whether what it computed is the inverse of its block, 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,9 @@ from jaxtyping import Bool, Float
 
 from gnewt.kkt.pivots import THRESHOLD
 from gnewt.kkt.xla_schedule import Shape
+
+_WRITTEN_OUT = 16
+"""Sweeps of a front up to which they are written out on a GPU."""
 
 
 class Gains(NamedTuple):
@@ -163,13 +167,25 @@ def _invert(shape: Shape, block: Array, scale: Array, eps: float) -> tuple[Array
     carry = (block, scale)
     pair, single = jnp.zeros((0, width, 3), dtype), jnp.zeros((0, width), dtype)
     if m:
-        carry, pair = jax.lax.scan(sweep_pair, carry, jnp.arange(m))
-    if shape.k == 1 and m == 0:
-        carry, single = sweep(carry, jnp.asarray(0))
-        single = single[None]
-    elif shape.k:
-        carry, single = jax.lax.scan(sweep, carry, jnp.arange(2 * m, shape.q))
+        carry, pair = _repeat(sweep_pair, carry, range(m))
+    if shape.k:
+        carry, single = _repeat(sweep, carry, range(2 * m, shape.q))
     return -carry[0], single.T, jnp.swapaxes(pair, 0, 1)
+
+
+def _repeat(sweep: Callable[..., Any], carry: Any, pivots: range) -> tuple[Any, Array]:
+    """Sweep on one pivot after the other.
+
+    A GPU spends as long on the counters and copies of a loop as on a sweep of small fronts, so short loops are
+    written out; a CPU gains nothing, and compiles for longer.
+    """
+    if len(pivots) > (_WRITTEN_OUT if jax.default_backend() != "cpu" else 1):
+        return jax.lax.scan(sweep, carry, jnp.arange(pivots.start, pivots.stop))
+    found = []
+    for i in pivots:
+        carry, one = sweep(carry, jnp.asarray(i))
+        found.append(one)
+    return carry, jnp.stack(found)
 
 
 def _put(matrix: Array, row: Array, here: Array) -> Array:
