@@ -16,6 +16,8 @@ import numpy as np
 
 _MAX_PIECES = 8
 """More pieces than this are read by one gather."""
+_WORTH_A_SLICE = 16
+"""Places for which one more slice is worth its compile time."""
 _MAX_COLUMNS = 64
 """A table with more columns than this is read as a whole."""
 
@@ -253,30 +255,47 @@ class IndexMaker:
         self.arrays.append(np.ascontiguousarray(array, np.int32))
         return len(self.arrays) - 1
 
-    def index(self, vector: np.ndarray) -> Index:
-        """Prepare an index vector (raveled)."""
+    def index(self, vector: np.ndarray, most: int = _MAX_PIECES) -> Index:
+        """Prepare an index vector (raveled), with at most so many pieces."""
         vector = np.ravel(vector)
         pieces = find_pieces(vector)
-        return Index(len(vector), pieces, -1 if pieces is not None else self.array(vector))
+        if pieces is not None and len(pieces) <= max(1, most):
+            return Index(len(vector), pieces)
+        return Index(len(vector), None, self.array(vector))
 
-    def table(self, table: np.ndarray) -> Table:
-        """Prepare an index table [n, k]."""
+    def table(self, table: np.ndarray, most: int | None = None) -> Table:
+        """Prepare an index table [n, k], with at most so many slices, else as one gather.
+
+        A slice costs as much to compile as a gather of any length, so that few places are worth few slices.
+        """
         n, k = table.shape
-        whole = find_pieces(table)
-        if k > _MAX_COLUMNS:
-            index = Index(n * k, whole, -1 if whole is not None else self.array(table.ravel()))
-            return Table((n, k), (), ((0, k, index),))
-        columns = tuple(self.index(column) for column in table.T)
-        blocks: list[tuple[int, int, Index]] = []
-        first = 0
-        while first < k:
-            end, index = first + 1, columns[first]
-            while end < k:
-                wider = _nest(table[:, first : end + 1].ravel().astype(np.int64))
-                if wider is None or not wider.is_nested:
-                    break
-                end += 1
-                index = Index(n * (end - first), (wider,))
-            blocks.append((first, end, index))
-            first = end
-        return Table((n, k), columns, tuple(blocks))
+        most = 1 + table.size // _WORTH_A_SLICE if most is None else most
+        columns = [find_pieces(column) for column in table.T] if k <= _MAX_COLUMNS else [None]
+        blocks = _blocks(table, columns) if None not in columns else []
+        needed = sum(len(pieces) for _, _, pieces in blocks if pieces is not None)
+        if n > 1:
+            needed = max(needed, sum(len(pieces) for pieces in columns if pieces is not None))
+        if None in columns or needed > most:
+            return Table((n, k), (), ((0, k, self.index(table, most)),) if k else ())
+        return Table(
+            (n, k),
+            tuple(Index(n, pieces) for pieces in columns),
+            tuple((first, end, Index(n * (end - first), pieces)) for first, end, pieces in blocks),
+        )
+
+
+def _blocks(table: np.ndarray, columns: Sequence[Pieces | None]) -> list[tuple[int, int, Pieces | None]]:
+    """Join neighbouring columns whose places, row by row, form one strided piece: (first, end, pieces)."""
+    k = table.shape[1]
+    blocks: list[tuple[int, int, Pieces | None]] = []
+    first = 0
+    while first < k:
+        end, pieces = first + 1, columns[first]
+        while end < k:
+            wider = _nest(table[:, first : end + 1].ravel().astype(np.int64))
+            if wider is None or not wider.is_nested:
+                break
+            end, pieces = end + 1, (wider,)
+        blocks.append((first, end, pieces))
+        first = end
+    return blocks

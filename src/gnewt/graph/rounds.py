@@ -19,6 +19,8 @@ from gnewt.graph.schedule import Segment
 
 _MAX_LAG = 8
 """Longest memory, in rounds, of a recurrence."""
+_MAX_SLICES = 64
+"""Slices, at most, by which a step reads its arguments within a round, where gathers are slow."""
 _HERE, _FIXED, _MOVING = 1, 2, 3
 
 
@@ -121,7 +123,7 @@ def make_rounds(
         end = max(begun, int(put.max(initial=-1)) + 1)
         is_new = np.array_equal(put.ravel(), np.arange(begun, end))
         at_arg, at_out = at_arg + take.size, at_out + put.size
-        table, target = maker.table(take), maker.table(put)
+        table, target = maker.table(take, _MAX_SLICES), maker.table(put, _MAX_SLICES)
         steps.append(Step(f, count, maker.index(rows), take, table, put, target, begun, end, is_new))
         begun = end
     return Rounds(

@@ -23,7 +23,12 @@ from gnewt.kkt.writeout import write_out
 MAX_NODES = 40_000
 """Nodes made while a function is written out."""
 MAX_OPERATIONS = 3_000
-"""Operations that remain, beyond which XLA takes longer to compile than the run time is worth."""
+"""Operations that may remain: XLA compiles about 500 a second."""
+
+
+def affordable(n: int) -> int:
+    """Return how many operations are worth compiling for n instances (a Runge-Kutta step of a cartpole has 1,500)."""
+    return min(MAX_OPERATIONS, 64 + 16 * n)
 
 
 class Local(Protocol):
@@ -85,7 +90,9 @@ def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
         jax.ShapeDtypeStruct(shape if axis is None else shape[1:], kind)
         for (shape, kind), axis in zip(kinds, family.data_axes, strict=True)
     ]
-    if family.k * (family.m + family.k) > MAX_OPERATIONS or sum(d.size for d in local) > MAX_NODES:
+    limit = affordable(family.n)
+    entries = int(family.jac_pattern.sum() + np.tril(family.hess_pattern).sum())
+    if entries > limit or sum(d.size for d in local) > MAX_NODES:
         return None
     curved = np.flatnonzero(family.hess_pattern.any(0))
     seeds = np.eye(family.k)
@@ -134,7 +141,7 @@ def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
     value = y.tolist() if family.is_loss else []
     jacobian = first[np.nonzero(family.jac_pattern)].tolist()
     hessian = second[np.searchsorted(curved, i), j].tolist()
-    if len(live_nodes(program, [*value, *jacobian, *hessian])) > MAX_OPERATIONS:
+    if len(live_nodes(program, [*value, *jacobian, *hessian])) > limit:
         return None
     return _Written(program, x, lam, inputs, value, jacobian, hessian)
 
