@@ -184,7 +184,12 @@ def main() -> None:
     given = parser.parse_args()
     rows = []
     for problem in problems([] if given.all else given.problems or CHOICE):
-        rows.append(measure(problem))
+        try:
+            rows.append(measure(problem))
+        except Exception as error:  # one problem that fails must not lose the others; its figure is not met
+            failed = {f"gnewt / {peer}": float("inf") for peer in ("asdex", "dense")}
+            failed |= {"nonzeros": float("nan"), "failed": type(error).__name__}
+            rows.append({"problem": problem.name, "N": np.size(problem.y0)} | failed)
         print({k: v if isinstance(v, str) else float(f"{v:.3g}") for k, v in rows[-1].items()}, flush=True)
         jax.clear_caches()  # compiled code of many problems would fill the memory
     if given.problems:

@@ -198,10 +198,22 @@ def report(
         "tables": tables,
         "notes": list(notes),
     }
-    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+    content = _finite(content)
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
     text = markdown(content)
     (RESULTS / f"{name}.md").write_text(text)
     print(text)
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no inf and nan: they become words."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return str(value)
+    return value
 
 
 def markdown(content: dict[str, Any]) -> str:
