@@ -181,3 +181,13 @@ def test_float32(engine):
 def test_an_unknown_engine():
     with pytest.raises(gnewt.PlanError, match="unknown engine"):
         gnewt.newton_step(cost, engine="magic")(US)
+
+
+def test_constants_stay_constants_inside_jit():
+    a = jnp.asarray(np.random.default_rng(1).normal(size=(T, T)) + 3 * np.eye(T))
+
+    def f(x):
+        inverse = jnp.linalg.inv(a @ a.T)  # opaque, but nothing that depends on x
+        return jnp.sum((inverse @ x - jnp.sort(a[0])) ** 2) + jnp.sum(x**4)
+
+    assert np.allclose(jax.jit(gnewt.newton_step(f))(US), dense(f, US), rtol=1e-9, atol=1e-11)

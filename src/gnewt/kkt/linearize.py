@@ -55,11 +55,11 @@ def linearize(
     jacobians: dict[int, Jacobian] = {}
     for f, family in enumerate(structure.families):
         if not family.is_loss:
-            jacobians[f] = local[f].jacobian()
+            jacobians[f] = _in_precision(local[f].jacobian(), s.dtype)
             continue
         value = value + jnp.sum(local[f].values()).astype(s.dtype)
         if family.k and family.n:
-            gradient = local[f].jacobian()
+            gradient = _in_precision(local[f].jacobian(), s.dtype)
             back = pull_back(family, gradient.rows, gradient.shared, jnp.ones((1, family.n), s.dtype))
             duals = structure.layout.args[f].add(duals, back, maps)
     duals = sweep_duals(structure, maps, jacobians, duals)
@@ -79,6 +79,12 @@ def linearize(
             sources.append(local[f].hessian(outs.read(duals, maps)).T.reshape(-1))
     flat = jnp.concatenate([jnp.asarray(v, s.dtype) for v in sources]) if sources else jnp.zeros(0, s.dtype)
     return LocalModels(value, s, duals, flat)
+
+
+def _in_precision(jacobian: Jacobian, dtype: Any) -> Jacobian:
+    """Round to the precision of the slots: a function may compute in a higher one."""
+    shared = {e: jnp.asarray(v, dtype) for e, v in jacobian.shared.items()}
+    return Jacobian(jnp.asarray(jacobian.rows, dtype), shared)
 
 
 def _one(s: Array) -> Array:

@@ -110,6 +110,10 @@ class Program:
     def div(self, a: int, b: int) -> int:
         return self.apply("div", "div", jax.lax.div, (a, b), self.dtypes[a])
 
+    def convert(self, a: int, dtype: Any) -> int:
+        op = partial(jax.lax.convert_element_type, new_dtype=np.dtype(dtype))
+        return self.apply("convert_element_type", ("convert", np.dtype(dtype)), op, (a,), dtype)
+
     def neg(self, a: int) -> int:
         return self.apply("neg", "neg", jax.lax.neg, (a,), self.dtypes[a])
 

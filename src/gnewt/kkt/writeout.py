@@ -149,7 +149,11 @@ def _dot(program: Program, a: np.ndarray, b: np.ndarray, numbers: Any, aval: Any
     rhs = b.transpose(*batch_b, *free_b, *contract_b).reshape(groups, rows_b, length)
     out = np.empty((lhs.shape[0], lhs.shape[1], rhs.shape[1]), np.int32)
     for g, i, j in np.ndindex(out.shape):
-        terms = (program.mul(x, y) for x, y in zip(lhs[g, i].tolist(), rhs[g, j].tolist(), strict=True))
+        # A product may join two precisions, unlike all other operations.
+        pairs = zip(lhs[g, i].tolist(), rhs[g, j].tolist(), strict=True)
+        terms = (
+            program.mul(program.convert(x, aval.dtype), program.convert(y, aval.dtype)) for x, y in pairs
+        )
         out[g, i, j] = functools.reduce(program.add, terms, zero)
     return out.reshape(aval.shape)
 

@@ -264,7 +264,10 @@ class Lifter:
 
 
 def bind_batched(instr: Instr, values: Sequence[Any], batch: int, known: bool) -> tuple[Any, ...]:
-    """Apply an equation with JAX, over the leading axis."""
+    """Apply an equation with JAX, over the leading axis; known values stay known inside the caller's jit."""
+    if known:
+        with jax.ensure_compile_time_eval():
+            return tuple(as_known(o) for o in bind_batched(instr, values, batch, known=False))
     if batch == 1:
         outs = bind_instr(instr, [jnp.asarray(v)[0] if not _extended(v) else v[0] for v in values])
         outs = [o[None] for o in outs]
@@ -272,7 +275,7 @@ def bind_batched(instr: Instr, values: Sequence[Any], batch: int, known: bool) -
         axes = [0 if v.shape[0] > 1 else None for v in values]
         args = [v if a == 0 else v[0] for v, a in zip(values, axes, strict=True)]
         outs = jax.vmap(lambda *a: bind_instr(instr, a), in_axes=tuple(axes), axis_size=batch)(*args)
-    return tuple(as_known(o) if known else o for o in outs)
+    return tuple(outs)
 
 
 def _extended(value: Any) -> bool:
