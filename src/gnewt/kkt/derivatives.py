@@ -20,15 +20,23 @@ from gnewt.kkt.arrays import ArrayProgram
 from gnewt.kkt.scalars import NotScalar, Program, Vectors, live_nodes
 from gnewt.kkt.writeout import write_out
 
-MAX_NODES = 40_000
-"""Nodes made while a function is written out."""
 MAX_OPERATIONS = 3_000
 """Operations that may remain: XLA compiles about 500 a second."""
 
 
-def affordable(n: int) -> int:
-    """Return how many operations are worth compiling for n instances (a Runge-Kutta step of a cartpole has 1,500)."""
-    return min(MAX_OPERATIONS, 64 + 16 * n)
+def affordable(n: int, equations: int) -> int:
+    """Return how many operations are worth compiling, for n instances of a function with so many equations.
+
+    Many instances pay for long programs; and where the equations are mostly scalar already (a Runge-Kutta step of a
+    cartpole: 1,500 operations), writing them out costs nothing more.
+    """
+    return min(MAX_OPERATIONS, max(64 + 16 * n, equations))
+
+
+def _count_equations(jaxpr: Any) -> int:
+    """Count the equations of a jaxpr, those of its calls included."""
+    inner = [getattr(p, "jaxpr", p) for eqn in jaxpr.eqns for p in eqn.params.values() if hasattr(p, "eqns")]
+    return len(jaxpr.eqns) + sum(_count_equations(j) for j in inner)
 
 
 class Local(Protocol):
@@ -90,9 +98,9 @@ def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
         jax.ShapeDtypeStruct(shape if axis is None else shape[1:], kind)
         for (shape, kind), axis in zip(kinds, family.data_axes, strict=True)
     ]
-    limit = affordable(family.n)
     entries = int(family.jac_pattern.sum() + np.tril(family.hess_pattern).sum())
-    if entries > limit or sum(d.size for d in local) > MAX_NODES:
+    scalars = sum(d.size for d in local)
+    if entries > MAX_OPERATIONS or scalars > MAX_OPERATIONS:
         return None
     curved = np.flatnonzero(family.hess_pattern.any(0))
     seeds = np.eye(family.k)
@@ -126,7 +134,8 @@ def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
         jax.ShapeDtypeStruct(seeds[curved].shape, dtype),
     ]
     closed = jax.make_jaxpr(derivatives)(*shapes, *local)
-    program = Program(MAX_NODES)
+    limit = affordable(family.n, _count_equations(closed.jaxpr))
+    program = Program(2 * limit + scalars)
     x = program.symbols((family.k,), dtype)
     lam = program.constants(np.ones(1, dtype)) if family.is_loss else program.symbols((family.m,), dtype)
     inputs = [program.symbols(d.shape, d.dtype) for d in local]

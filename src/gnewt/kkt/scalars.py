@@ -21,7 +21,7 @@ _COMMUTATIVE = {"add", "mul", "max", "min"}
 _CHEAP = {"add", "sub", "mul", "neg", "max", "min", "abs", "select_n", "convert_element_type", "sign"}
 _COSTLY = 20
 """Cost of any other operation, in multiplications."""
-_WORTH_KEEPING = 12
+_WORTH_KEEPING = 30
 """Multiplications that must be saved by keeping a value that is used more than once."""
 
 
