@@ -178,12 +178,22 @@ private:
                 for (int64_t i = 0; i < q; ++i)
                     for (int64_t j = 0; j < columns; ++j) z_[front.slots[p + i] * columns + j] = at.y[i * columns + j];
                 if (!b) return kOk;
-                std::memcpy(schur + b * ldb, at.bound + q, size_t(b) * sizeof(T));
+                pass_bounds(front, schur, ldb, at.bound + q);
                 waiting_[num_waiting_++] = {base, end, late_end_, number, 0};
                 return kOk;
             }
         }
         return eliminate_carefully(number, front, at, done, base);
+    }
+
+    // Bounds of the separator, behind its Schur complement. Those of pairs are renewed where they are substituted, those of inputs here:
+    // an input that many fronts pass on would gather noise without end.
+    void pass_bounds(const Front& front, T* schur, int64_t ldb, const T* bound) const {
+        const int64_t b = front.shape.b;
+        const int32_t* slots = front.slots + front.shape.p + front.shape.q;
+        T* to = schur + b * ldb;
+        for (int64_t i = 0; i < b; ++i)
+            to[i] = slots[i] < call_.num_inputs ? renewed(abs(schur[i * ldb + i]), bound[i]) : bound[i];
     }
 
     // Load F, PP and C; return the first block that goes elsewhere.

@@ -202,3 +202,17 @@ def test_samples_have_the_inverse_hessian_as_covariance():
         gnewt.factorize(g, order=[g.slots(h) for h in (*g.inputs, *g.nodes)])(values).sample(
             jax.random.PRNGKey(0)
         )
+
+
+@pytest.mark.parametrize("order", ["causal_min_degree", "min_degree"])
+def test_noise_does_not_pile_up_along_a_long_band(order):
+    def f(x):
+        sums = sum(x[i : x.size - 5 + i] for i in range(5))
+        return jnp.sum(jnp.cosh(sums)) + jnp.sum(x**2)
+
+    x = np.linspace(-1.0, 1.0, 500)
+    step, info = gnewt.newton_step(f, order=order, full_output=True)(x)
+    assert info.status == "ok"
+    assert info.inertia == (500, 0, 0)
+    h, g = np.asarray(jax.hessian(f)(x)), np.asarray(jax.grad(f)(x))
+    assert backward_error(h, np.asarray(step), g) <= 1e-12
