@@ -24,6 +24,8 @@ from gnewt.newton.system import System, system_of
 STEP_STATUSES = ("ok", "singular", "nonfinite", "inaccurate")
 """`StepInfo.code` counts in this list."""
 _INACCURATE = 3
+_MOST_FRONTS = 10_000
+"""Fronts of a plan (about 0.3 ms each) up to which the reference engine confirms that a Hessian is singular."""
 
 
 @jax.tree_util.register_dataclass
@@ -199,9 +201,21 @@ def _factor(
     gradient = models.duals[: system.structure.num_inputs]
     step, numbers = system.factor_solve(models, shift, -gradient)
     factor = Factor(point, models, numbers, shift, step, system)
+    if _doubtful(factor):
+        # The fast engines judge noise by estimates, and rather say singular once too often: the oracle decides.
+        oracle = system_of(point, objective.slots(order), curvature, "reference")
+        step, numbers = oracle.factor_solve(models, shift, -gradient)
+        factor = Factor(point, models, numbers, shift, step, oracle)
     if check and not _is_traced(factor) and factor.status != "nonfinite":
         system.structure.memo(("checked", curvature), lambda: self_check(system, point, models))
     return factor
+
+
+def _doubtful(factor: Factor) -> bool:
+    """Whether an engine says singular that is not the oracle, on a system that the oracle can take."""
+    if _is_traced(factor) or factor.status != "singular" or factor.system.engine.name == "reference":
+        return False
+    return factor.plan.num_fronts <= _MOST_FRONTS
 
 
 def _is_traced(factor: Factor) -> bool:
