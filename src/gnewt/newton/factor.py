@@ -240,6 +240,18 @@ def number(value: Any, kind: type) -> Any:
     return value if isinstance(value, Tracer) or np.ndim(value) else kind(value)
 
 
+def status_name(code: Any, names: tuple[str, ...], where: str) -> str:
+    """Name a status, or say what to use instead where its number is not known yet."""
+    if isinstance(code, Tracer) or np.ndim(code):
+        raise StepError(
+            explain_error(
+                "a status has no name inside jit or vmap, nor for a batch",
+                remedy=f"use `code`, which counts in {where}, or `success`",
+            )
+        )
+    return names[int(code)]
+
+
 def null_names(system: System, null: Any) -> tuple[str, ...]:
     """Name the vertices that the null pivots touch."""
     slots = np.unique(system.plan.slot_of_unknown(np.flatnonzero(null))).astype(int)

@@ -6,12 +6,9 @@ import dataclasses
 from typing import Any
 
 import jax
-import numpy as np
-from jax.core import Tracer
 
-from gnewt._errors import StepError, explain_error
 from gnewt._typing import PyTree
-from gnewt.newton.factor import Factor
+from gnewt.newton.factor import Factor, status_name
 from gnewt.newton.loop import CONVERGED, STALLED, STATUSES
 
 MESSAGES = {
@@ -59,14 +56,7 @@ class Result:
     @property
     def status(self) -> str:
         """Name of the outcome. Inside jit use `code`."""
-        if isinstance(self.code, Tracer) or np.ndim(self.code):
-            raise StepError(
-                explain_error(
-                    "a status has no name inside jit or vmap, nor for a batch",
-                    remedy="use `res.code`, which counts in gnewt.newton.STATUSES, or `res.success`",
-                )
-            )
-        return STATUSES[int(self.code)]
+        return status_name(self.code, STATUSES, "gnewt.newton.STATUSES")
 
     @property
     def message(self) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import AccuracyWarning, StepError, explain_error
@@ -17,7 +16,7 @@ from gnewt._typing import PyTree
 from gnewt.graph import Certificate, Graph, Structure
 from gnewt.kkt import NONFINITE, OK, SINGULAR
 from gnewt.newton.check import self_check
-from gnewt.newton.factor import Factor, Inertia, as_inertia, null_names, number, singular_message
+from gnewt.newton.factor import Factor, Inertia, as_inertia, null_names, number, singular_message, status_name
 from gnewt.newton.objective import Objective
 from gnewt.newton.system import System, system_of
 
@@ -71,14 +70,7 @@ class StepInfo:
     @property
     def status(self) -> str:
         """`ok`, `singular`, `nonfinite` or `inaccurate`. Inside jit use `code`."""
-        if isinstance(self.code, Tracer) or np.ndim(self.code):
-            raise StepError(
-                explain_error(
-                    "a status has no name inside jit or vmap, nor for a batch",
-                    remedy="use `info.code`, which counts in gnewt.newton.STEP_STATUSES, or `info.success`",
-                )
-            )
-        return STEP_STATUSES[int(self.code)]
+        return status_name(self.code, STEP_STATUSES, "gnewt.newton.STEP_STATUSES")
 
     @property
     def message(self) -> str:
