@@ -13,6 +13,7 @@ import gnewt
 from gnewt.graph import Family, Irregular, Rounds, Structure
 from gnewt.kkt import linearize
 from gnewt.kkt.derivatives import Differentiated, Written, local_derivatives
+from gnewt.kkt.keep import Keeper
 from gnewt.trace import trace_graph
 from helpers.dense_models import dense_models, slots_of
 from helpers.random_graphs import random_graph
@@ -71,7 +72,7 @@ def test_unusual_programs(name):
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(12), *[pytest.param(s, marks=pytest.mark.slow) for s in range(12, 80)]]
+    "seed", [*range(6), *[pytest.param(s, marks=pytest.mark.slow) for s in range(6, 80)]]
 )
 def test_random_graphs(seed):
     problem = random_graph(seed)
@@ -225,7 +226,7 @@ def test_both_routes():
     structure = families(node, small, loss, num_inputs=n * k, num_slots=n * k + 13 * n)
     x = np.random.default_rng(1).standard_normal(n * k)
     kinds = [
-        type(local_derivatives(structure, f, jnp.zeros((family.k, n)), (), 1.0))
+        type(local_derivatives(structure, f, jnp.zeros((family.k, n)), (), Keeper(jnp.zeros(1))))
         for f, family in enumerate(structure.families)
     ]
     assert kinds[:2] == [Differentiated, Written]

@@ -17,6 +17,7 @@ from jax import Array
 
 from gnewt.graph import Family, Structure, take_places
 from gnewt.kkt.arrays import ArrayProgram
+from gnewt.kkt.keep import Keeper
 from gnewt.kkt.scalars import NotScalar, Program, Vectors, live_nodes
 from gnewt.kkt.writeout import write_out
 
@@ -64,16 +65,16 @@ class Jacobian:
 
 
 def local_derivatives(
-    structure: Structure, f: int, x: Array, data: tuple[Any, ...], one: Any
+    structure: Structure, f: int, x: Array, data: tuple[Any, ...], keeper: Keeper
 ) -> Written | Differentiated:
-    """Return the derivatives of family f at x[k, n]; `one` is a 1 that the compiler does not know."""
+    """Return the derivatives of family f at x[k, n]."""
     family = structure.families[f]
     kinds = tuple((np.shape(d), jnp.result_type(d)) for d in data)
     written = structure.memo(("written", f, x.dtype, kinds), lambda: _write(family, x.dtype, kinds))
     if written is None:
         traced = structure.memo(("traced", f, x.dtype, kinds), lambda: _trace(family, x.dtype, kinds))
-        return Differentiated(traced, family, x, data, one)
-    return Written(written, family, x, data, one)
+        return Differentiated(traced, family, x, data, keeper)
+    return Written(written, family, x, data, keeper)
 
 
 # Scalar programs
@@ -158,14 +159,16 @@ def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
 class Written:
     """Derivatives by a scalar program."""
 
-    def __init__(self, written: _Written, family: Family, x: Array, data: tuple[Any, ...], one: Any) -> None:
+    def __init__(
+        self, written: _Written, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
+    ) -> None:
         self._written, self._n, self._dtype = written, family.n, x.dtype
         inputs = dict(zip(written.x.tolist(), x, strict=True))
         for nodes, values, axis in zip(written.data, data, family.data_axes, strict=True):
             flat = jnp.reshape(values, (nodes.size,) if axis is None else (family.n, nodes.size))
             inputs.update({int(node): flat[..., i] for i, node in enumerate(nodes.ravel())})
         outputs = [*written.value, *written.jacobian, *written.hessian]
-        self._vectors = Vectors(written.program, inputs, outputs, one)
+        self._vectors = Vectors(written.program, inputs, outputs, keeper)
 
     def _stack(self, found: list[Any], axis: int) -> Array:
         full = [jnp.broadcast_to(jnp.asarray(v, self._dtype), (self._n,)) for v in found]
@@ -254,9 +257,11 @@ def _trace(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
 class Differentiated:
     """Derivatives by JAX under vmap, forward over reverse."""
 
-    def __init__(self, traced: _Traced, family: Family, x: Array, data: tuple[Any, ...], one: Any) -> None:
-        self._traced, self._family, self._x, self._data, self._one = traced, family, x, data, one
-        self._main = ArrayProgram(traced.main, one)
+    def __init__(
+        self, traced: _Traced, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
+    ) -> None:
+        self._traced, self._family, self._x, self._data, self._keeper = traced, family, x, data, keeper
+        self._main = ArrayProgram(traced.main, keeper)
         self._main.give(0, [x, *data])
         if family.is_loss:
             self._main.give(1 + len(data), [jnp.ones((1, family.n), x.dtype)])
@@ -271,7 +276,7 @@ class Differentiated:
             return Jacobian(take_places(self._main.get(1).astype(dtype), args).T, {})
         columns = [jnp.asarray(self._main.get(2), dtype)] if len(traced.curved) else []
         if traced.rest is not None:
-            rest = ArrayProgram(traced.rest, self._one)
+            rest = ArrayProgram(traced.rest, self._keeper)
             rest.give(0, [self._x[:, 0] if traced.alike else self._x, *self._data])
             found = jnp.asarray(rest.get(0), dtype)
             shape = (len(traced.straight), family.m, family.n)

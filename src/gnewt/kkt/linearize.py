@@ -21,6 +21,7 @@ from jaxtyping import Float
 
 from gnewt.graph import Data, Structure, apply_family, forward
 from gnewt.kkt.derivatives import Jacobian, local_derivatives
+from gnewt.kkt.keep import Keeper
 from gnewt.kkt.sweep import pull_back, sweep_duals
 
 CURVATURES = ("exact", "gauss_newton")
@@ -45,9 +46,9 @@ def linearize(
 ) -> LocalModels:
     """Compute the local models at x. Traceable; compile time does not depend on the number of instances."""
     s = forward(structure, maps, data, x)
-    one = _one(s)
+    keeper = Keeper(s)
     local = [
-        local_derivatives(structure, f, structure.layout.args[f].read(s, maps), data[f], one)
+        local_derivatives(structure, f, structure.layout.args[f].read(s, maps), data[f], keeper)
         for f in range(len(structure.families))
     ]
     value = jnp.zeros((), s.dtype)
@@ -78,21 +79,13 @@ def linearize(
         else:
             sources.append(local[f].hessian(outs.read(duals, maps)).T.reshape(-1))
     flat = jnp.concatenate([jnp.asarray(v, s.dtype) for v in sources]) if sources else jnp.zeros(0, s.dtype)
-    return LocalModels(value, s, duals, flat)
+    return LocalModels(keeper.seal(value), s, duals, flat)
 
 
 def _in_precision(jacobian: Jacobian, dtype: Any) -> Jacobian:
     """Round to the precision of the slots: a function may compute in a higher one."""
     shared = {e: jnp.asarray(v, dtype) for e, v in jacobian.shared.items()}
     return Jacobian(jnp.asarray(jacobian.rows, dtype), shared)
-
-
-def _one(s: Array) -> Array:
-    """Return 1, computed so that the compiler does not see it: b(b + 1) is even for every integer b."""
-    if s.size == 0:
-        return jnp.ones((), s.dtype)
-    bits = jax.lax.bitcast_convert_type(s[0], f"int{8 * s.dtype.itemsize}")
-    return 1 + ((bits * (bits + 1)) & 1).astype(s.dtype)
 
 
 def first_nonfinite(structure: Structure, data: Data, models: LocalModels) -> tuple[str, str] | None:

@@ -17,10 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gnewt.kkt.keep import COSTLY, Keeper
+
 _COMMUTATIVE = {"add", "mul", "max", "min"}
-_CHEAP = {"add", "sub", "mul", "neg", "max", "min", "abs", "select_n", "convert_element_type", "sign"}
-_COSTLY = 20
-"""Cost of any other operation, in multiplications."""
 _WORTH_KEEPING = 30
 """Multiplications that must be saved by keeping a value that is used more than once."""
 
@@ -236,17 +235,14 @@ def _evaluate(name: str, op: Callable[..., Any], values: list[Any]) -> Any:
 
 
 class Vectors:
-    """A program running on vectors: inputs are given, values are computed when they are asked for.
+    """A program running on vectors: inputs are given, values are computed when they are asked for."""
 
-    XLA fuses operations into loops and repeats whatever several loops need: a sine that ten entries use is
-    computed ten times. A quotient it keeps. Values worth keeping are therefore divided by `one`, a number that
-    XLA cannot know to be 1: exact, and cheaper than the repetition by far.
-    """
-
-    def __init__(self, program: Program, inputs: dict[int, Any], outputs: Iterable[int], one: Any) -> None:
+    def __init__(
+        self, program: Program, inputs: dict[int, Any], outputs: Sequence[int], keeper: Keeper
+    ) -> None:
         self._program = program
         self._values = dict(inputs)
-        self._one = one
+        self._keeper = keeper
         self._kept = _worth_keeping(program, outputs)
 
     def give(self, nodes: np.ndarray, values: Sequence[Any]) -> None:
@@ -272,7 +268,7 @@ class Vectors:
                 ]
             )
             if node in self._kept and shape:
-                found = found / jnp.asarray(self._one, found.dtype)
+                found = self._keeper.keep(found, program.names[node] in COSTLY)
             values[node] = found
         return [values[node] for node in nodes]
 
@@ -289,10 +285,11 @@ def live_nodes(program: Program, outputs: Iterable[int], known: Any = ()) -> lis
     return sorted(seen)
 
 
-def _worth_keeping(program: Program, outputs: Iterable[int]) -> set[int]:
+def _worth_keeping(program: Program, outputs: Sequence[int]) -> set[int]:
     """Choose the values that cost more to repeat for every use than to keep."""
     live = live_nodes(program, outputs)
     uses = Counter(a for node in live for a in program.args[node])
+    uses.update(outputs)
     cost: dict[int, int] = {}
     kept = set()
     for node in live:
@@ -300,9 +297,11 @@ def _worth_keeping(program: Program, outputs: Iterable[int]) -> set[int]:
         if not program.args[node]:
             cost[node] = 0
             continue
-        own = 1 if name in _CHEAP else _COSTLY
-        cost[node] = own + sum(cost[a] for a in program.args[node])
-        if uses[node] > 1 and (name == "div" or (cost[node] - 1) * (uses[node] - 1) >= _WORTH_KEEPING):
+        cost[node] = 1 + sum(cost[a] for a in program.args[node])
+        # A costly operation is kept even where one scaling follows: XLA may move the scaling past the quotient.
+        if name in (*COSTLY, "div") or (
+            uses[node] > 1 and (cost[node] - 1) * (uses[node] - 1) >= _WORTH_KEEPING
+        ):
             cost[node] = 0
             if name != "div" and np.issubdtype(program.dtypes[node], np.floating):
                 kept.add(node)
