@@ -279,3 +279,73 @@ def test_under_vmap():
         one = models_of(structure, x)
         assert close(np.asarray(sources[i]), one.sources, 1e-12)
         assert close(np.asarray(duals[i]), one.duals, 1e-12)
+
+
+def substeps(flow, count, horizon=24, data=False, dtype=np.float64):
+    """A scan whose body calls a flow of ten states again and again."""
+    rng = np.random.default_rng(3)
+    weights = jnp.asarray(rng.standard_normal((horizon, 2)), dtype)
+
+    def f(us):
+        def stage(x, at):
+            u, w = at
+            for _ in range(count):
+                x = x + 0.1 * flow(x, u, w if data else jnp.ones(2, us.dtype))
+            return x, jnp.sum(x**2) + jnp.sum(u**2)
+
+        x, costs = jax.lax.scan(stage, jnp.full(10, 0.3, us.dtype), (us, weights))
+        return costs.sum() + jnp.sum(x**4)
+
+    return f, jnp.asarray(0.3 * rng.standard_normal((horizon, 2)), dtype)
+
+
+def swirl(x, u, w):
+    turned = jnp.sin(x[:5]) * jnp.cos(x[5:]) / (1.5 + jnp.tanh(x[1] * x[7])) + w[0] * jnp.cos(x[3]) * u[0]
+    return jnp.concatenate([x[5:], turned * u[1] + w[1] * jnp.exp(-(x[0] ** 2))]) - x
+
+
+def kinked(x, u, w):
+    return swirl(jnp.where(x[0] > 0.3, x, jnp.maximum(x, 0.1) ** 2), u, w)
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_long_functions_are_taken_apart(data):
+    f, us = substeps(swirl, 3, data=data)
+    structure = trace_graph(f, us)
+    assert "InParts" in {type(route).__name__ for route in routes_of(structure, us)}
+    check(structure, us.ravel())
+
+
+def test_long_functions_with_conditions():
+    f, us = substeps(kinked, 2, data=True)
+    check(trace_graph(f, us), us.ravel())
+
+
+def test_a_long_function_in_float32():
+    f, us = substeps(swirl, 3, dtype=np.float32)
+    structure = trace_graph(f, us)
+    models = check(structure, us.ravel(), 2e-4)
+    assert {a.dtype for a in vars(models).values()} == {np.dtype(np.float32)}
+
+
+def test_a_function_with_a_derivative_of_its_own_is_left_whole():
+    @jax.custom_jvp
+    def half(x):
+        return 0.5 * x**2
+
+    half.defjvp(lambda x, t: (half(x[0]), 3.0 * x[0] * t[0]))
+    f, us = substeps(lambda x, u, w: swirl(half(x), u, w), 2)
+    structure = trace_graph(f, us)
+    assert "InParts" not in {type(route).__name__ for route in routes_of(structure, us)}
+    check(structure, us.ravel())
+
+
+def routes_of(structure, us):
+    slots = jnp.asarray(slots_of(structure, np.asarray(us).ravel()))
+    keeper = Keeper(slots)
+    return [
+        local_derivatives(
+            structure, f, structure.layout.args[f].read(slots, structure.maps), structure.data[f], keeper
+        )
+        for f in range(len(structure.families))
+    ]

@@ -1,8 +1,9 @@
 """Local derivatives of a family at all its instances: J and H for a node, value, gradient and H for a loss.
 
-Two routes. A small function is written out as a scalar program (`kkt.scalars`) of its own derivatives, where
-everything that is structurally zero, equal or linear has vanished. Any other function is differentiated by JAX
-under vmap, forward over reverse, along the arguments in which it is not linear.
+Three routes. A small function is written out as a scalar program (`kkt.scalars`) of its own derivatives, where
+everything that is structurally zero, equal or linear has vanished. A longer one is taken apart into such
+functions (`kkt.composed`). Any other is differentiated by JAX under vmap, forward over reverse, along the arguments
+in which it is not linear.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ from jax import Array
 
 from gnewt.graph import Family, Structure, take_places
 from gnewt.kkt.arrays import ArrayProgram
+from gnewt.kkt.composed import Composed, Composition, compose
 from gnewt.kkt.keep import Keeper
 from gnewt.kkt.scalars import NotScalar, Program, Vectors, live_nodes
 from gnewt.kkt.writeout import write_out
 
 MAX_OPERATIONS = 3_000
 """Operations that may remain: XLA compiles about 500 a second."""
+
+
+MIN_WORK = 256
+"""Arguments of all instances together from which a function is worth taking apart."""
 
 
 def affordable(n: int, equations: int) -> int:
@@ -66,15 +72,26 @@ class Jacobian:
 
 def local_derivatives(
     structure: Structure, f: int, x: Array, data: tuple[Any, ...], keeper: Keeper
-) -> Written | Differentiated:
+) -> Written | InParts | Differentiated:
     """Return the derivatives of family f at x[k, n]."""
     family = structure.families[f]
     kinds = tuple((np.shape(d), jnp.result_type(d)) for d in data)
     written = structure.memo(("written", f, x.dtype, kinds), lambda: _write(family, x.dtype, kinds))
-    if written is None:
-        traced = structure.memo(("traced", f, x.dtype, kinds), lambda: _trace(family, x.dtype, kinds))
-        return Differentiated(traced, family, x, data, keeper)
-    return Written(written, family, x, data, keeper)
+    if written is not None:
+        return Written(written, family, x, data, keeper)
+    composed = structure.memo(("composed", f, x.dtype, kinds), lambda: _compose(family, x.dtype, kinds))
+    if composed is not None:
+        return InParts(composed, family, x, data, keeper)
+    traced = structure.memo(("traced", f, x.dtype, kinds), lambda: _trace(family, x.dtype, kinds))
+    return Differentiated(traced, family, x, data, keeper)
+
+
+def _of_one(family: Family, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> list[jax.ShapeDtypeStruct]:
+    """Return the data of one instance."""
+    return [
+        jax.ShapeDtypeStruct(shape if axis is None else shape[1:], kind)
+        for (shape, kind), axis in zip(kinds, family.data_axes, strict=True)
+    ]
 
 
 # Scalar programs
@@ -95,10 +112,7 @@ class _Written:
 
 def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> _Written | None:
     """Write the derivatives of a family out, or return None where that is impossible or too long."""
-    local = [
-        jax.ShapeDtypeStruct(shape if axis is None else shape[1:], kind)
-        for (shape, kind), axis in zip(kinds, family.data_axes, strict=True)
-    ]
+    local = _of_one(family, kinds)
     entries = int(family.jac_pattern.sum() + np.tril(family.hess_pattern).sum())
     scalars = sum(d.size for d in local)
     if entries > MAX_OPERATIONS or scalars > MAX_OPERATIONS:
@@ -187,6 +201,44 @@ class Written:
         if lam is not None:
             self._vectors.give(self._written.lam, list(lam))
         return self._stack(self._vectors.get(self._written.hessian), 0)
+
+
+# Functions taken apart
+
+
+def _compose(
+    family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]
+) -> Composition | None:
+    local = _of_one(family, kinds)
+    if sum(d.size for d in local) > MAX_OPERATIONS or family.k * family.n < MIN_WORK:
+        return None
+
+    def psi(x: Array, *data: Any) -> Array:
+        return jnp.reshape(family.fn(x, *data), (-1,))
+
+    return compose(family, jax.make_jaxpr(psi)(jax.ShapeDtypeStruct((family.k,), dtype), *local), dtype)
+
+
+class InParts:
+    """Derivatives by those of the parts of a function."""
+
+    def __init__(
+        self, made: Composition, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
+    ) -> None:
+        self._family, self._composed = family, Composed(made, family, x, data, keeper)
+
+    def values(self) -> Array:
+        return self._composed.values()
+
+    def jacobian(self) -> Jacobian:
+        outs, args = np.nonzero(self._family.jac_pattern)
+        whole = self._composed.jacobian().reshape(-1, self._family.n)
+        return Jacobian(take_places(whole, outs * self._family.k + args).T, {})
+
+    def hessian(self, lam: Array | None) -> Array:
+        i, j = np.nonzero(np.tril(self._family.hess_pattern))
+        whole = self._composed.hessian(lam).reshape(-1, self._family.n)
+        return take_places(whole, i * self._family.k + j)
 
 
 # JAX's own derivatives
