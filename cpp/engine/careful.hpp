@@ -33,24 +33,15 @@ template <class T, class Assembled>
 class Careful {
 public:
     // `assembled(i, j)`: the sum of magnitudes that sources added into an entry, in the order in which rows came.
-    // The first `done` rows may have been eliminated before.
-    Careful(const CarefulFront<T>& front, int64_t done, Assembled assembled, Tally& tally)
+    Careful(const CarefulFront<T>& front, Assembled assembled, Tally& tally)
         : f_(front), assembled_(assembled), tally_(tally), w_(front.scratch), v_(w_ + front.ld), unit_(v_ + front.ld), x_(unit_ + front.ld),
-          end_(padded<T>(front.n + front.columns)), first_(done), top_(done) {
+          end_(padded<T>(front.n + front.columns)), first_(0), top_(0) {
         for (int64_t i = 0; i < f_.n; ++i) {
             f_.place[i] = f_.origin[i] = int32_t(i);
             f_.null[i] = 0;
         }
         std::memset(f_.off, 0, size_t(f_.candidates) * sizeof(T));
         std::memset(f_.scratch, 0, size_t(4 * f_.ld) * sizeof(T));
-        if (!done) return;
-        // Rows that were eliminated before left a cruder bound.
-        for (int64_t j = 0; j < f_.n; ++j) f_.bound[j] = f_.given[j];
-        for (int64_t k = 0; k < done; ++k) {
-            const T *l = f_.l + k * f_.n, d = abs(l[k]);
-            uncertain_ = uncertain_ || cancelled(d, f_.bound[k]);
-            for (int64_t j = k + 1; j < f_.n; ++j) f_.bound[j] += d * l[j] * l[j];
-        }
     }
 
     // Take the pair of a state and its dual, if the dual has no diagonal entry: [[L, -1], [-1, 0]] has an inverse without
