@@ -86,9 +86,7 @@ inline void place(const Block& k, const T* __restrict src, T* __restrict to, int
         T* row = to + i * ld;
         const T* from = src + at;
         int64_t j = 0;
-#pragma GCC unroll 8
         for (; j + 4 <= len; j += 4) store4(row + j, ADD ? load4(row + j) + load4(from + j) : load4(from + j));
-#pragma GCC unroll 1
         for (; j < len; ++j) row[j] = ADD ? row[j] + from[j] : from[j];
     });
 }

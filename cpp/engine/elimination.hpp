@@ -74,12 +74,12 @@ private:
     // Make room for a front of p pairs and n other unknowns; numbers in the work space are lost.
     bool reserve(int64_t p, int64_t n) {
         const int64_t ld = padded<T>(n + columns_), ldp = padded<T>(p + columns_);
-        return work_.reserve(p * (ldp + 1) + (4 * p + n + 6) * ld + n * columns_ + 64);
+        return work_.reserve(p * (ldp + 1) + (4 * p + n + 8) * ld + n * columns_ + 64);
     }
 
     // The parts of a front in the work space. `late` unknowns were delayed by the children; they come first in [late | q | b].
     struct Parts {
-        T *pp, *f, *w, *c, *r, *panel, *bound, *given, *pair_bound, *y;
+        T *pp, *f, *w, *c, *r, *panel, *bound, *given, *local, *through, *pair_bound, *y;
         int64_t late, m, n, ld, ldp;  // m = late + q, n = m + b
     };
 
@@ -99,8 +99,10 @@ private:
         at.r = at.c + p * at.ld;
         at.panel = at.r + n * at.ld;
         at.bound = at.panel + 4 * at.ld;
-        at.given = at.bound + at.ld;  // the bounds as they were before the elimination
-        at.y = at.given + at.ld;
+        at.given = at.bound + at.ld;      // the bounds as they were before the elimination, ...
+        at.local = at.given + at.ld;      // ... the part of them that arises in this front, ...
+        at.through = at.local + at.ld;    // ... and the part that comes through the pairs
+        at.y = at.through + at.ld;
         at.pair_bound = at.y + n * columns_;
         const Children<T> children{plan_, first, front.num_children, stack_.data(), columns_, late};
         const bool cross = (shape.flags & kCross) || (p && late);
@@ -112,6 +114,7 @@ private:
             children.add_to_pairs(p, at.pp, at.ldp, at.c, at.ld, at.pair_bound);
         }
         std::memset(at.bound, 0, size_t(at.ld) * sizeof(T));
+        std::memset(at.through, 0, size_t(at.ld) * sizeof(T));
         std::memset(at.r, 0, size_t(n * at.ld) * sizeof(T));
         int32_t first_rest = 0;
         if (p) {
@@ -128,7 +131,10 @@ private:
             for (int64_t i = 0; i < q; ++i) add_input(front.slots[p + i], late + i, at);
         else
             add_units(front, at);
-        std::memcpy(at.given, at.bound, size_t(n) * sizeof(T));
+        for (int64_t i = 0; i < n; ++i) {
+            at.local[i] = at.bound[i];
+            at.given[i] = at.bound[i] += at.through[i];
+        }
         return eliminate_carefully(number, front, at);
     }
 
@@ -169,19 +175,6 @@ private:
         return first_rest;
     }
 
-    // Magnitudes that FᵀW brings to its diagonal, and what is noise in the pairs: VECTORS vectors of columns at once.
-    template <int VECTORS>
-    static GNEWT_INLINE void bound_columns(int64_t p, const T* f, const T* w, int64_t ld, const T* pair_bound, T* bound) {
-        Vec<T> sums[VECTORS] = {};
-        for (int64_t i = 0; i < p; ++i, f += ld, w += ld)
-#pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; ++v) {
-                const Vec<T> x = load(f + v * kWidth<T>);
-                sums[v] += vabs<T>(x * load(w + v * kWidth<T>)) + pair_bound[i] * x * x;
-            }
-        for (int v = 0; v < VECTORS; ++v) store(bound + v * kWidth<T>, sums[v]);
-    }
-
     // R = Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along.
     void substitute(bool cross, bool nested, int64_t p, const Parts& at) {
         const int64_t n = at.n, ld = at.ld, ldp = at.ldp, columns = columns_, end = padded<T>(n + columns);
@@ -194,11 +187,15 @@ private:
         for (int64_t i = 0; i < p; ++i)
             for (int64_t j = 0; j < columns; ++j) w[i * ld + n + j] = pp[i * ldp + p + j];
         multiply<T, kSet, false>(p, 0, n, true, end, f, ld, w, ld, r, ld, r, ld);
-        for (int64_t i = 0; i < p; ++i) at.pair_bound[i] = renewed(abs(pp[i * ldp + i]), at.pair_bound[i]);
-        int64_t j = 0;
         const T* size = nested ? w + p * ld : f;
-        for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) bound_columns<4>(p, size + j, w + j, ld, at.pair_bound, bound + j);
-        for (; j < n; j += kWidth<T>) bound_columns<1>(p, size + j, w + j, ld, at.pair_bound, bound + j);
+        for (int64_t i = 0; i < p; ++i) {
+            const T weight = abs(pp[i * ldp + i]), noise = at.pair_bound[i];
+            for (int64_t k = 0; k < n; ++k) {
+                const T x = size[i * ld + k];
+                bound[k] += abs(x * w[i * ld + k]) + weight * x * x;
+                at.through[k] += noise * x * x;
+            }
+        }
         if (!cross) return;
         for (int64_t i = 0; i < p; ++i) {
             for (int64_t k = 0; k < columns; ++k) f[i * ld + n + k] = 0;
@@ -206,19 +203,7 @@ private:
         }
         multiply<T, kAdd, false>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
         for (int64_t k = 0; k < n; ++k)
-            if (bound[k] == 0) flush(k, p, n, ld, size, w, c, r);
-    }
-
-    // The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries zero that are rounding.
-    static void flush(int64_t row, int64_t p, int64_t n, int64_t ld, const T* f, const T* w, const T* c, T* r) {
-        for (int64_t j = 0; j < n; ++j) {
-            T& entry = j < row ? r[j * ld + row] : r[row * ld + j];
-            T size = 0;
-            for (int64_t i = 0; i < p; ++i)
-                size += abs(f[i * ld + row]) * (abs(w[i * ld + j]) + abs(c[i * ld + j])) +
-                        abs(f[i * ld + j]) * (abs(w[i * ld + row]) + abs(c[i * ld + row]));
-            if (abs(entry) <= T(kNoise) * Precision<T>::eps * size) entry = 0;
-        }
+            if (bound[k] == 0) flush_row(k, p, n, ld, size, w, c, r);
     }
 
     // Free plans: the -1 of the pairs, the shift, and the right-hand sides of the inputs.
@@ -275,7 +260,7 @@ private:
                     sum += magnitude_at(shape.blocks[k], call_.sources + front.sources[k], min(i, j) - late, max(i, j) - late);
             return sum;
         };
-        const CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, at.bound, at.given, ids, places_.data(), places_.data() + n,
+        const CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
                                     flags_.data(), l,     off_.data(), at.y, at.panel,
                                     plan_.causal() ? plan_.num_slots() : plan_.num_inputs()};
         Careful<T, decltype(assembled)> careful(whole, assembled, tally_);

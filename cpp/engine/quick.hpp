@@ -7,6 +7,7 @@
 #include "ldl.hpp"
 #include "messages.hpp"
 #include "solve.hpp"
+#include "stage.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
@@ -24,14 +25,8 @@ public:
             !z_.reserve(plan_.num_slots() * columns_) || !stack_.reserve(1))
             return false;
         std::memset(work_.data(), 0, size_t(size) * sizeof(T));  // columns that fill up vectors are computed with, too
-        T* factor = call_.factor;
-        for (int32_t f = 0; f < plan_.num_fronts(); ++f) {
-            const Front front = plan_.front(f);
-            if (!eliminate_any(f, front, factor)) return false;
-            factor += int64_t(front.shape.q) * (front.shape.q + front.shape.b);
-        }
-        if (!finite(tally.logdet())) return false;
-        back_substitute(plan_, call_.sources, factor, Records<T>{nullptr, nullptr, 0, 0}, z_.data(), columns_, work_.data());
+        if (!ascend() || !finite(tally.logdet())) return false;
+        descend();
         std::memcpy(call_.solution, z_.data(), size_t(call_.num_inputs * columns_) * sizeof(T));
         return true;
     }
@@ -39,50 +34,144 @@ public:
     Tally tally;
 
 private:
-    // Small stages of a chain have their sizes compiled in: there, loops cost more than arithmetic.
-    bool eliminate_any(int32_t number, const Front& front, T* factor) {
-        const Shape& s = front.shape;
-        constexpr int32_t stage = kChildIsPairs | kDenseJacobian;
-        if (s.p == s.b && columns_ == 1 && (s.flags & (stage | kCross | kNested)) == stage && s.num_set) {
-            if (s.p == 4 && s.q == 1) return eliminate<4, 1>(number, front, factor);
-            if (s.p == 4 && s.q == 2) return eliminate<4, 2>(number, front, factor);
-            if (s.p == 6 && s.q == 3) return eliminate<6, 3>(number, front, factor);
-            if (s.p == 12 && s.q == 4) return eliminate<12, 4>(number, front, factor);
-            if (s.p == 12 && s.q == 6) return eliminate<12, 6>(number, front, factor);
+    bool ascend() {
+        T* factor = call_.factor;
+        for (int32_t f = 0; f < plan_.num_fronts();) {
+            const Front front = plan_.front(f);
+            const int32_t end = last_like(f, 1) + 1;
+            const int64_t rows = int64_t(front.shape.q) * (front.shape.q + front.shape.b);
+            bool good = true;
+            if (!as_stages(front.shape, [&](const auto& stage) { good = eliminate_stages(stage, f, end, factor); })) {
+                good = eliminate(f, front, factor);
+                ++f;
+                factor += rows;
+            } else {
+                factor += (end - f) * rows;
+                f = end;
+            }
+            if (!good) return false;
         }
-        return eliminate<0, 0>(number, front, factor);
+        factor_end_ = factor;
+        return true;
     }
 
-    // P > 0: a stage of a chain, with P pairs, Q inputs, a separator as large as the pairs, one right-hand side, and dense blocks.
+    void descend() {
+        const T* factor = factor_end_;
+        for (int32_t f = plan_.num_fronts() - 1; f >= 0;) {
+            const Front front = plan_.front(f);
+            const int32_t first = last_like(f, -1);
+            const int64_t rows = int64_t(front.shape.q) * (front.shape.q + front.shape.b);
+            if (!as_stages(front.shape, [&](const auto& stage) { descend_stages(stage, first, f, factor); })) {
+                engine::GNEWT_ISA::descend(front, call_.sources, factor - rows, z_.data(), columns_, work_.data());
+                --f;
+                factor -= rows;
+            } else {
+                factor -= (f - first + 1) * rows;
+                f = first - 1;
+            }
+        }
+    }
+
+    // The last front that looks like f, going on from it in steps of `step`.
+    int32_t last_like(int32_t f, int32_t step) const {
+        const int32_t* fronts = plan_.data + plan_.data[kFrontsAt];
+        const int32_t shape = fronts[4 * f];
+        while (f + step >= 0 && f + step < plan_.num_fronts() && fronts[4 * (f + step)] == shape) f += step;
+        return f;
+    }
+
+    // Call run(stage) if a shape is a stage of a size that was compiled.
+    template <class Run>
+    bool as_stages(const Shape& s, Run run) const {
+        if (columns_ != 1 || s.p != s.b) return false;
+        if (s.p == 4 && s.q == 1) return as_stage<4, 1>(s, run);
+        if (s.p == 4 && s.q == 2) return as_stage<4, 2>(s, run);
+        if (s.p == 6 && s.q == 3) return as_stage<6, 3>(s, run);
+        if (s.p == 12 && s.q == 4) return as_stage<12, 4>(s, run);
+        if (s.p == 12 && s.q == 6) return as_stage<12, 6>(s, run);
+        return false;
+    }
+    template <int P, int Q, class Run>
+    static bool as_stage(const Shape& shape, Run run) {
+        Stage<T, P, Q> stage;
+        if (!stage.matches(shape)) return false;
+        run(stage);
+        return true;
+    }
+
+    // The fronts [begin, end), each the only child of the next: Schur complements stay where they are. Products of larger matrices are better
+    // left in loops.
     template <int P, int Q>
+    bool eliminate_stages(const Stage<T, P, Q>& stage, int32_t begin, int32_t end, T* __restrict factor) {
+        constexpr int64_t n = P + Q, ld = padded<T>(n), ldp = padded<T>(P);
+        alignas(64) T f[P * ld] = {}, w[P * ld], h[Q * ld] = {}, r[n * ld + 16], panel[Q * ld + 16], rho[ld], size[ld], y[Q];
+        T *pp = stack_.data() + waiting_[num_waiting_ - 1].at, *weight = pp + P * ldp, *v = weight + ldp;
+        const int32_t* fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(begin);
+        const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt];
+        for (int32_t k = begin; k < end; ++k, fronts += 4, factor += Q * n) {
+            const int32_t *slots = all_slots + fronts[1] + P, *starts = all_starts + fronts[2];
+            std::memset(size, 0, sizeof size);
+            std::memset(rho, 0, sizeof rho);
+            stage.load(call_.sources, starts, f, h, pp, weight, size);
+            for (int64_t i = 0; i < Q; ++i) {
+                h[i * ld + i] += call_.shift;
+                size[i] += abs(call_.shift);
+                rho[i] = call_.rhs[slots[i]];
+            }
+            if (!substitute<(P <= 6)>(false, P, Q, n, 1, pp, weight, v, f, f, w, static_cast<T*>(nullptr), ld, h, r, rho, size)) return false;
+            if (!eliminate_rows<T, (P <= 6)>(r, ld, Q, n, rho, 1, size, panel, factor, y, pp, ldp, tally)) return false;
+            for (int64_t i = 0; i < Q; ++i) z_[slots[i]] = y[i];
+            for (int64_t i = 0; i < P; ++i) weight[i] = max(size[Q + i], abs(pp[i * (ldp + 1)]));
+            std::memcpy(v, rho + Q, P * sizeof(T));
+        }
+        waiting_[num_waiting_ - 1].front = end - 1;
+        return true;
+    }
+
+    // ... and back, from the last to the first: what one hands to the next need not go through the slots.
+    template <int P, int Q>
+    void descend_stages(const Stage<T, P, Q>& stage, int32_t first, int32_t last, const T* factor) {
+        T z[P + Q + 4];
+        const Front top = plan_.front(last);
+        for (int64_t i = 0; i < P; ++i) z[Q + i] = z_[top.slots[P + Q + i]];
+        const int32_t* fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(last);
+        const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt], *slots = nullptr;
+        for (int32_t k = last; k >= first; --k, fronts -= 4) {
+            slots = all_slots + fronts[1];
+            factor -= Q * (P + Q);
+            for (int64_t i = 0; i < Q; ++i) z[i] = z_[slots[P + i]];
+            stage.descend(call_.sources, all_starts + fronts[2], factor, z);
+            for (int64_t i = 0; i < Q; ++i) z_[slots[P + i]] = z[i];
+        }
+        for (int64_t i = 0; i < P; ++i) z_[slots[i]] = z[Q + i];
+    }
+
     bool eliminate(int32_t number, const Front& front, T* __restrict factor) {
-        constexpr bool fixed = P > 0;
         const Shape& shape = front.shape;
-        const int64_t p = fixed ? P : shape.p, q = fixed ? Q : shape.q, b = fixed ? P : shape.b, n = q + b;
-        const int64_t columns = fixed ? 1 : columns_, ld = padded<T>(n), ldp = padded<T>(p), ldb = padded<T>(b);
-        const bool cross = !fixed && (shape.flags & kCross), nested = !fixed && (shape.flags & kNested);
-        const bool in_place = fixed || (shape.flags & kChildIsPairs);
+        const int64_t p = shape.p, q = shape.q, b = shape.b, n = q + b, columns = columns_;
+        const int64_t ld = padded<T>(n), ldp = padded<T>(p), ldb = padded<T>(b);
+        const bool cross = shape.flags & kCross, nested = shape.flags & kNested, in_place = shape.flags & kChildIsPairs;
         T *f = work_.data(), *w = f + p * ld, *h = w + p * ld, *r = h + q * ld, *panel = r + n * ld, *rho = panel + kPanel * ld;
         T *size = rho + columns * ld, *y = size + ld, *weight = y + n * columns, *pp = weight + ldp, *v = pp + p * ldp;
         T *c = v + p * columns, *spread = c + p * ld;
-        const int32_t num_children = fixed ? 1 : front.num_children;
+        const int32_t num_children = front.num_children;
         const Messages<T> children{plan_, waiting_.data() + num_waiting_ - num_children, num_children, stack_.data(), columns};
+        if (cross) std::memset(c, 0, size_t(p * ld) * sizeof(T));
         if (in_place) {
             pp = stack_.data() + children.first[0].at;
             weight = pp + p * ldp;
             v = weight + ldp;
         } else if (p) {
             std::memset(weight, 0, size_t(ldp + p * (ldp + columns)) * sizeof(T));
-            if (cross) std::memset(c, 0, size_t(p * ld) * sizeof(T));
             children.add_to_pairs(p, pp, ldp, v, c, ld, weight);
         }
         // Where the sources of R fill its first q rows and no others, they wait beside it.
-        const bool apart = fixed || (p && in_place && shape.num_set);
+        const bool apart = p && in_place && shape.num_set;
         T* rest = apart ? h : r;
         if (!apart) std::memset(r, 0, size_t(n * ld) * sizeof(T));
         std::memset(size, 0, size_t(ld) * sizeof(T));
         std::memset(rho, 0, size_t(columns * ld) * sizeof(T));
-        const int32_t first = load_sources<fixed>(front, apart, p, pp, ldp, weight, f, c, rest, ld, size);
+        const int32_t first = load_sources(front, apart, p, pp, ldp, weight, f, c, rest, ld, size);
         if (!in_place && num_children) children.add_to_rest(p, r, ld, rho, ld, size);
         for (int64_t i = 0; i < q; ++i) {
             rest[i * ld + i] += call_.shift;
@@ -91,14 +180,14 @@ private:
             for (int64_t j = 0; j < columns; ++j) rho[j * ld + i] += given[j];
         }
         if (nested) unfold(front, first, p, n, f, spread, ld);
-        if (p && !substitute<fixed>(cross, p, q, n, columns, pp, weight, v, f, nested ? spread : f, w, c, ld, rest, r, rho, size)) return false;
+        if (p && !substitute<false>(cross, p, q, n, columns, pp, weight, v, f, nested ? spread : f, w, c, ld, rest, r, rho, size)) return false;
 
         // The Schur complement takes the place of the children's, which are used up.
         num_waiting_ -= num_children;
         const int64_t base = num_waiting_ ? waiting_[num_waiting_ - 1].end : 0, end = base + (b + 1) * ldb + padded<T>(b * columns);
         if (!stack_.reserve(end)) return false;
         T *schur = stack_.data() + base, *sizes = schur + b * ldb, *carried = sizes + ldb;
-        if (!eliminate_rows<T, fixed>(r, ld, q, n, rho, columns, size, panel, factor, y, schur, ldb, tally)) return false;
+        if (!eliminate_rows<T, false>(r, ld, q, n, rho, columns, size, panel, factor, y, schur, ldb, tally)) return false;
         for (int64_t i = 0; i < q; ++i)
             for (int64_t j = 0; j < columns; ++j) z_[front.slots[p + i] * columns + j] = y[i * columns + j];
         if (!b) return true;
@@ -110,10 +199,9 @@ private:
     }
 
     // Load all sources of a front; return the first block that goes to R. `apart`: the first num_set blocks of R are written, not added.
-    template <bool FIXED>
-    GNEWT_INLINE int32_t load_sources(const Front& front, bool apart, int64_t p, T* pp, int64_t ldp, T* weight, T* f, T* c, T* rest, int64_t ld, T* size) {
+    int32_t load_sources(const Front& front, bool apart, int64_t p, T* pp, int64_t ldp, T* weight, T* f, T* c, T* rest, int64_t ld, T* size) {
         const Shape& shape = front.shape;
-        const bool dense = FIXED || (shape.flags & kDenseJacobian);
+        const bool dense = shape.flags & kDenseJacobian;
         if (p && !dense) std::memset(f, 0, size_t(p * ld) * sizeof(T));
         int32_t k = 0;
         for (; k < shape.num_blocks && shape.blocks[k].kind != kR; ++k) {
@@ -183,7 +271,7 @@ private:
             for (; j < n; j += kWidth<T>) add_sizes<1, true>(p, weight, spread + j, w + j, ld, size + j);
         }
         multiply<T, kAdd, FIXED>(p, 0, columns, false, n, v, columns, f, ld, rho, ld, rho, ld);
-        if (FIXED || h != r) {
+        if (h != r) {
             multiply<T, kAdd, FIXED>(p, 0, q, true, n, f, ld, w, ld, h, ld, r, ld);
             multiply<T, kSet, FIXED>(p, q, n, true, n, f, ld, w, ld, r, ld, r, ld);
         } else {
@@ -251,6 +339,7 @@ private:
     const Call<T>& call_;
     PlanView plan_;
     int64_t columns_, num_waiting_ = 0;
+    T* factor_end_ = nullptr;
     Buffer<T> work_, stack_, z_;
     Buffer<Message> waiting_;
 };

@@ -88,8 +88,21 @@ GNEWT_INLINE void scatter(const T* from, T* z, const int32_t* ids, int64_t n, in
         for (int64_t c = 0; c < columns; ++c) z[ids[i] * columns + c] = from[i * columns + c];
 }
 
-// Solutions from the roots down: z[slots, columns] holds the right-hand sides as rows of L at the pivots. `factor_end`: behind
-// the rows of the fronts that have no record.
+// The solution in one front that has no record: `l` are its rows of L. z[slots, columns] holds the right-hand sides as rows of L at the pivots.
+template <class T>
+inline void descend(const Front& front, const T* sources, const T* l, T* z, int64_t columns, T* local) {
+    const int64_t p = front.shape.p, q = front.shape.q, n = q + front.shape.b;
+    T *x = local, *rest = local + p * columns;
+    gather(rest, z, front.slots + p, n, columns);
+    for (int64_t k = q - 1; k >= 0; --k)
+        subtract_rows(rest + k * columns, l + k * n + k + 1, rest + (k + 1) * columns, n - k - 1, columns);
+    scatter(rest, z, front.slots + p, q, columns);
+    if (!p) return;
+    substitute_pairs(front, sources, x, rest, columns);
+    scatter(x, z, front.slots, p, columns);
+}
+
+// Solutions from the roots down. `factor_end`: behind the rows of the fronts that have no record.
 template <class T>
 inline void back_substitute(const PlanView& plan, const T* sources, const T* factor_end, const Records<T>& records, T* z,
                             int64_t columns, T* local) {
@@ -98,26 +111,21 @@ inline void back_substitute(const PlanView& plan, const T* sources, const T* fac
     for (int64_t f = int64_t(plan.num_fronts()) - 1; f >= 0; --f) {
         const Front front = plan.front(f);
         const int64_t p = front.shape.p, q = front.shape.q, n = q + front.shape.b;
-        const int32_t* slots = front.slots;
-        T *x = local, *rest = local + p * columns;
         if (plan.causal()) factor_end -= q * n;
-        if (record.front == f) {
-            gather(rest, z, record.ids, record.n, columns);
-            for (int64_t k = record.taken - 1; k >= 0; --k)
-                subtract_rows(rest + k * columns, record.l + k * record.n + k + 1, rest + (k + 1) * columns, record.n - k - 1,
-                              columns);
-            scatter(rest, z, record.ids, record.taken, columns);
-            record.previous();
-            if (p) gather(rest, z, slots + p, n, columns);
-        } else {
-            gather(rest, z, slots + p, n, columns);
-            for (int64_t k = q - 1; k >= 0; --k)
-                subtract_rows(rest + k * columns, factor_end + k * n + k + 1, rest + (k + 1) * columns, n - k - 1, columns);
-            scatter(rest, z, slots + p, q, columns);
+        if (record.front != f) {
+            descend(front, sources, factor_end, z, columns, local);
+            continue;
         }
+        T *x = local, *rest = local + p * columns;
+        gather(rest, z, record.ids, record.n, columns);
+        for (int64_t k = record.taken - 1; k >= 0; --k)
+            subtract_rows(rest + k * columns, record.l + k * record.n + k + 1, rest + (k + 1) * columns, record.n - k - 1, columns);
+        scatter(rest, z, record.ids, record.taken, columns);
+        record.previous();
         if (!p) continue;
+        gather(rest, z, front.slots + p, n, columns);
         substitute_pairs(front, sources, x, rest, columns);
-        scatter(x, z, slots, p, columns);
+        scatter(x, z, front.slots, p, columns);
     }
 }
 
