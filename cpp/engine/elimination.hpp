@@ -238,7 +238,7 @@ private:
             index_.lend(call_.index, call_.index_len - 4);
         }
         if (!numbers_.reserve(numbers_end_ + m * (n + 1), numbers_end_) ||
-            !index_.reserve(index_end_ + kRecordHeader + n + m + 1, index_end_) || !places_.reserve(2 * n) || !flags_.reserve(n) || !off_.reserve(m))
+            !index_.reserve(index_end_ + kRecordHeader + n + m + 1, index_end_) || !places_.reserve(2 * n + 1) || !flags_.reserve(n + 1) || !off_.reserve(m + 1))
             return kOutOfMemory;
         T* l = numbers_.data() + numbers_end_;
         int32_t *record = index_.data() + index_end_, *ids = record + kRecordHeader;

@@ -251,7 +251,7 @@ private:
     GNEWT_INLINE bool substitute(bool cross, int64_t p, int64_t q, int64_t n, int64_t columns, T* pp, T* weight, const T* v, T* f, const T* spread,
                                  T* w, T* c, int64_t ld, const T* h, T* r, T* rho, T* size) {
         const int64_t ldp = padded<T>(p);
-        bool definite = !cross, good = true;
+        bool definite = true, good = true;
         for (int64_t i = 0; i < p; ++i) {
             const T d = pp[i * ldp + i];
             definite &= d > 0;
@@ -268,6 +268,7 @@ private:
             for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) add_sizes<4, false>(p, weight, spread + j, w + j, ld, size + j);
             for (; j < n; j += kWidth<T>) add_sizes<1, false>(p, weight, spread + j, w + j, ld, size + j);
         } else {
+            for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) add_sizes<4, true>(p, weight, spread + j, w + j, ld, size + j);
             for (; j < n; j += kWidth<T>) add_sizes<1, true>(p, weight, spread + j, w + j, ld, size + j);
         }
         multiply<T, kAdd, FIXED>(p, 0, columns, false, n, v, columns, f, ld, rho, ld, rho, ld);
