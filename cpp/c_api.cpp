@@ -47,7 +47,7 @@ void copy(const std::vector<T>& from, T* to) {
 }  // namespace
 
 // Counts changes of this interface; the loader refuses a library that speaks another one.
-GNEWT_API int gnewt_abi_version() { return 3; }
+GNEWT_API int gnewt_abi_version() { return 4; }
 
 GNEWT_API int gnewt_join_pairs(Count num, Count num_pairs, const Count* a, const Count* b, int symmetric, Count* ptr,
                                Index* idx, Count* num_kept) {

@@ -12,7 +12,7 @@ namespace gnewt {
 
 namespace {
 
-constexpr Index kPlanVersion = 1, kHeaderSize = 13;
+constexpr Index kPlanVersion = 2, kHeaderSize = 13;
 enum Kind : Index { kF, kG, kPP, kC, kR };
 enum Flag : Index { kChildIsPairs = 1, kCross = 2, kNested = 4, kDenseJacobian = 8, kInputBelow = 16 };
 
@@ -206,7 +206,8 @@ private:
             if (plan_.causal && c.kind == kR && c.row == c.col) diagonal_.push_back(c);
         }
         find_blocks();
-        shape_.assign({p, q, b, flags(i), narrow(static_cast<Count>(blocks_.size())), narrow(static_cast<Count>(diagonal_.size())), 0, 0, 0});
+        shape_.assign({p, q, b, flags(i), narrow(static_cast<Count>(blocks_.size())), narrow(static_cast<Count>(diagonal_.size())), 0, 0, 0,
+                       cover_rows(q, q + b)});
         for (const Block& k : blocks_) {
             const Run& r = k.first;
             const Index row = r.transposed ? r.inner : r.outer, col = r.transposed ? r.outer : r.inner;
@@ -260,6 +261,32 @@ private:
         blocks_.clear();
         for (std::size_t k = 0; k < runs_.size(); ++k)
             if (blocks_.empty() || !blocks_.back().take(runs_[k], runs_[k - 1])) blocks_.push_back({runs_[k], 1, 0, 0, 0});
+    }
+
+    // Blocks that cover the first q rows of the upper triangle of R exactly once come first among those of R: return how many, or zero
+    // if there are no such, or if other rows have sources too. They can be written where the others are added.
+    Index cover_rows(Count q, Count n) {
+        const auto begin = std::find_if(blocks_.begin(), blocks_.end(), [](const Block& k) { return k.first.kind == kR; });
+        if (!plan_.causal || begin == blocks_.end()) return 0;
+        covered_.assign(u(q * n), 0);
+        Count missing = q * n - q * (q - 1) / 2;
+        bool inside = true;
+        const auto end = std::stable_partition(begin, blocks_.end(), [&](const Block& k) {
+            const auto each = [&](auto visit) {
+                for (Count i = 0; i < k.rows; ++i)
+                    for (Count j = 0; j < k.first.length + i * k.dlen; ++j) {
+                        const Count outer = k.first.outer + i, inner = k.first.inner + j;
+                        const Count row = k.first.transposed ? inner : outer, col = k.first.transposed ? outer : inner;
+                        inside = inside && row < q;
+                        if (!inside || !visit(covered_[u(row * n + col)])) return false;
+                    }
+                return true;
+            };
+            if (!each([](char& covered) { return !covered; })) return false;
+            each([&](char& covered) { return --missing, covered = 1; });
+            return true;
+        });
+        return missing || !inside ? 0 : narrow(end - begin);
     }
 
     Index flags(Index i) {

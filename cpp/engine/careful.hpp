@@ -2,55 +2,25 @@
 // kkt/pivots.py, by panels: rows are brought up to date when they are looked at, the rest of the matrix once per panel.
 #pragma once
 #include "gemm.hpp"
+#include "noise.hpp"
 #include "pivots.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// A front whose first `candidates` rows are to be eliminated, where that is stable.
-//
-// r[n, ld] is row-major upper, right-hand sides in the columns n..; bound[j] the sum of the magnitudes that were added into the
-// diagonal entry j. An entry (i, j) that is no larger than rounding of √(bound[i]·bound[j]) counts as zero: for
-// sums of squares, this is what went into it at most.
-template <class T>
-struct CarefulFront {
-    T* r;
-    int64_t ld, n, candidates, columns;
-    T* bound;
-    const T* given;    // [n] `bound` as it was before any row was eliminated, in the order in which rows came
-    int32_t* ids;      // [n] names of the rows, exchanged with them
-    int32_t* place;    // [n] where the row that came i-th stands now
-    int32_t* origin;   // [n] the inverse
-    int8_t* null;      // [n] rows that are rounding noise altogether
-    T* l;              // [candidates, n] on return: D on its diagonal, L = D⁻¹U right of it
-    T* off;            // [candidates] off[k] couples k and k + 1 in a 2×2 pivot
-    T* y;              // [candidates, columns] right-hand sides as rows of L
-    T* scratch;        // [4, ld]
-    int32_t primal;    // names below this are no duals
-};
-
 template <class T, class Assembled>
 class Careful {
 public:
     // `assembled(i, j)`: the sum of magnitudes that sources added into an entry, in the order in which rows came.
-    // The first `done` rows may have been eliminated before.
-    Careful(const CarefulFront<T>& front, int64_t done, Assembled assembled, Tally& tally)
+    Careful(const CarefulFront<T>& front, Assembled assembled, Tally& tally)
         : f_(front), assembled_(assembled), tally_(tally), w_(front.scratch), v_(w_ + front.ld), unit_(v_ + front.ld), x_(unit_ + front.ld),
-          end_(padded<T>(front.n + front.columns)), first_(done), top_(done) {
+          end_(padded<T>(front.n + front.columns)), first_(0), top_(0) {
         for (int64_t i = 0; i < f_.n; ++i) {
             f_.place[i] = f_.origin[i] = int32_t(i);
             f_.null[i] = 0;
         }
         std::memset(f_.off, 0, size_t(f_.candidates) * sizeof(T));
         std::memset(f_.scratch, 0, size_t(4 * f_.ld) * sizeof(T));
-        if (!done) return;
-        // Rows that were eliminated before left a cruder bound.
-        for (int64_t j = 0; j < f_.n; ++j) f_.bound[j] = f_.given[j];
-        for (int64_t k = 0; k < done; ++k) {
-            const T *l = f_.l + k * f_.n, d = abs(l[k]);
-            uncertain_ = uncertain_ || cancelled(d, f_.bound[k]);
-            for (int64_t j = k + 1; j < f_.n; ++j) f_.bound[j] += d * l[j] * l[j];
-        }
     }
 
     // Take the pair of a state and its dual, if the dual has no diagonal entry: [[L, -1], [-1, 0]] has an inverse without
@@ -75,8 +45,8 @@ public:
         strict_ = false;
         if (!search()) return -1;
         update();
-        if (uncertain_)
-            for (int64_t j = top_; j < f_.n; ++j) f_.bound[j] += inherited(j);
+        if (uncertain_ || f_.pairs)
+            for (int64_t j = top_; j < f_.n; ++j) f_.bound[j] = uncertainty(j);
         mark_null();
         return top_;
     }
@@ -184,23 +154,11 @@ private:
         }
     }
 
-    static T rounding(T size) { return T(kNoise) * Precision<T>::eps * size; }
-
     T noise(int64_t i, int64_t j) const {
         return rounding(std::sqrt(f_.bound[i]) * std::sqrt(f_.bound[j]));
     }
 
-    // What row c inherits of the noise in the pivots: xᵀ s x with x = A⁻¹a for the eliminated block A and its column a. A pivot that
-    // cancelled makes x large.
-    T inherited(int64_t c) const {
-        T sum = 0;
-        for (int64_t k = top_ - 1; k >= 0; --k) {
-            const T* l = f_.l + k * f_.n;
-            x_[k] = l[c] - dot(l + k + 1, x_ + k + 1, top_ - k - 1);
-            sum += x_[k] * x_[k] * f_.given[f_.origin[k]];
-        }
-        return sum;
-    }
+    T uncertainty(int64_t c) const { return f_.uncertainty(c, top_, x_); }
 
     // The largest |w[i]| in units, over i in [from, to).
     T largest(const T* w, int64_t from, int64_t to) const {
@@ -233,8 +191,10 @@ private:
     // Whether the diagonal entry of row c, which is in w, is a pivot.
     bool good(const T* w, int64_t c) const {
         const T d = abs(w[c]);
-        if (!(d > rounding(f_.bound[c]) && d > Precision<T>::tiny) || (strict_ && cancelled(d, f_.bound[c]))) return false;
-        if (uncertain_ && d <= rounding(f_.bound[c] + inherited(c))) return false;
+        if (!(d > Precision<T>::tiny) || (strict_ && cancelled(d, f_.bound[c]))) return false;
+        const bool small = !(d > rounding(f_.bound[c]));
+        if (small && !f_.pairs) return false;
+        if ((small || uncertain_) && !(d > rounding(uncertainty(c)))) return false;
         return d * unit_[c] >= T(kThreshold) * largest_but(w, c, c);
     }
 
@@ -279,7 +239,7 @@ private:
         const T growth = max(abs(y) * over_c + over_r, over_c + abs(x) * over_r) / (det * b);
         const T size = det * b / max(max(abs(x), abs(y)), T(1));
         T least = max(noise(c, c) * sc * sc, noise(partner, partner) * sr * sr);
-        if (uncertain_) least += rounding(max(inherited(c) * sc * sc, inherited(partner) * sr * sr));
+        if (uncertain_ || (f_.pairs && size <= least)) least = rounding(max(uncertainty(c) * sc * sc, uncertainty(partner) * sr * sr));
         return growth <= T(1 / kThreshold) && size > least && abs(w_[partner]) > Precision<T>::tiny;
     }
 

@@ -7,7 +7,6 @@
 #pragma once
 #include "careful.hpp"
 #include "extend.hpp"
-#include "ldl.hpp"
 #include "solve.hpp"
 
 namespace gnewt::engine {
@@ -59,7 +58,7 @@ private:
             const Front front = plan_.front(f);
             const int64_t size = plan_.causal() ? int64_t(front.shape.q) * (front.shape.q + front.shape.b) : 0;
             if (factor_ - call_.factor + size > call_.factor_len) return kBadPlan;
-            const Status status = eliminate_any(f, front);
+            const Status status = eliminate(f, front);
             if (status != kOk) return status;
             factor_ += size;
         }
@@ -75,125 +74,68 @@ private:
     // Make room for a front of p pairs and n other unknowns; numbers in the work space are lost.
     bool reserve(int64_t p, int64_t n) {
         const int64_t ld = padded<T>(n + columns_), ldp = padded<T>(p + columns_);
-        return work_.reserve(p * (ldp + 1) + (4 * p + n + kPanel + 6) * ld + n * columns_ + 64);
-    }
-
-    // Small stages of a chain have their sizes compiled in: there, loops cost more than arithmetic.
-    Status eliminate_any(int32_t number, const Front& front) {
-        const Shape& s = front.shape;
-        const Waiting* children = waiting_.data() + num_waiting_ - front.num_children;
-        int64_t late = 0;
-        for (int32_t k = 0; k < front.num_children; ++k) late += children[k].delayed;
-        if (late) {
-            if (!reserve(s.p, late + s.q + s.b)) return kOutOfMemory;
-        } else if (s.p == s.b && columns_ == 1) {
-            if (s.p == 4 && s.q == 1) return eliminate<4, 1, 4, 1>(number, front, 0);
-            if (s.p == 4 && s.q == 2) return eliminate<4, 2, 4, 1>(number, front, 0);
-            if (s.p == 6 && s.q == 3) return eliminate<6, 3, 6, 1>(number, front, 0);
-            if (s.p == 12 && s.q == 4) return eliminate<12, 4, 12, 1>(number, front, 0);
-            if (s.p == 12 && s.q == 6) return eliminate<12, 6, 12, 1>(number, front, 0);
-        }
-        return eliminate<0, 0, 0, 0>(number, front, late);
+        return work_.reserve(p * (ldp + 1) + (4 * p + n + 8) * ld + n * columns_ + 64);
     }
 
     // The parts of a front in the work space. `late` unknowns were delayed by the children; they come first in [late | q | b].
     struct Parts {
-        T *pp, *f, *w, *c, *r, *panel, *bound, *given, *pair_bound, *y;
+        T *pp, *f, *w, *c, *r, *panel, *bound, *given, *local, *through, *pair_bound, *y;
         int64_t late, m, n, ld, ldp;  // m = late + q, n = m + b
     };
 
-    // Zero stands for a size that is known at run time only.
-    template <int P, int Q, int B, int COLUMNS>
-    Status eliminate(int32_t number, const Front& front, const int64_t late) {
-        constexpr bool fixed = P > 0;
+    Status eliminate(int32_t number, const Front& front) {
         const Shape& shape = front.shape;
-        const int64_t p = fixed ? P : shape.p, q = fixed ? Q : shape.q, b = fixed ? B : shape.b;
-        const int64_t columns = fixed ? COLUMNS : columns_, m = fixed ? q : late + q, n = m + b;
-        const int64_t ld = padded<T>(n + columns), ldp = padded<T>(p + columns);
+        const Waiting* first = waiting_.data() + num_waiting_ - front.num_children;
+        int64_t late = 0;
+        for (int32_t k = 0; k < front.num_children; ++k) late += first[k].delayed;
+        const int64_t p = shape.p, q = shape.q, b = shape.b, m = late + q, n = m + b;
+        if (late && !reserve(p, n)) return kOutOfMemory;
         Parts at;
-        at.late = fixed ? 0 : late, at.m = m, at.n = n, at.ld = ld, at.ldp = ldp;
+        at.late = late, at.m = m, at.n = n, at.ld = padded<T>(n + columns_), at.ldp = padded<T>(p + columns_);
         at.pp = work_.data();
-        at.f = at.pp + p * ldp;
-        at.w = at.f + p * ld;
-        at.c = at.w + 2 * p * ld;
-        at.r = at.c + p * ld;
-        at.panel = at.r + n * ld;
-        at.bound = at.panel + (kPanel + 4) * ld;
-        at.given = at.bound + ld;  // the bounds as they were before the elimination
-        at.y = at.given + ld;
-        at.pair_bound = at.y + n * columns;
-        const Children<T> children{plan_, waiting_.data() + num_waiting_ - front.num_children, front.num_children, stack_.data(),
-                                   columns, at.late};
-        const bool in_place = (shape.flags & kChildIsPairs) && !at.late;
-        const bool cross = (shape.flags & kCross) || (p && at.late);
+        at.f = at.pp + p * at.ldp;
+        at.w = at.f + p * at.ld;
+        at.c = at.w + 2 * p * at.ld;
+        at.r = at.c + p * at.ld;
+        at.panel = at.r + n * at.ld;
+        at.bound = at.panel + 4 * at.ld;
+        at.given = at.bound + at.ld;      // the bounds as they were before the elimination, ...
+        at.local = at.given + at.ld;      // ... the part of them that arises in this front, ...
+        at.through = at.local + at.ld;    // ... and the part that comes through the pairs
+        at.y = at.through + at.ld;
+        at.pair_bound = at.y + n * columns_;
+        const Children<T> children{plan_, first, front.num_children, stack_.data(), columns_, late};
+        const bool cross = (shape.flags & kCross) || (p && late);
         const T* sources = call_.sources;
-        if (in_place) {
-            at.pp = stack_.data() + children.first[0].at;  // its leading dimension is that of [p | right-hand sides] too
-            at.pair_bound = at.pp + p * ldp;
-        } else if (p) {
-            std::memset(at.pp, 0, size_t(p * ldp) * sizeof(T));
+        if (p) {
+            std::memset(at.pp, 0, size_t(p * at.ldp) * sizeof(T));
             std::memset(at.pair_bound, 0, size_t(p) * sizeof(T));
+            if (cross) std::memset(at.c, 0, size_t(p * at.ld) * sizeof(T));
+            children.add_to_pairs(p, at.pp, at.ldp, at.c, at.ld, at.pair_bound);
         }
-        if (cross) std::memset(at.c, 0, size_t(p * ld) * sizeof(T));
-        if (!in_place && p && front.num_children) children.add_to_pairs(p, at.pp, ldp, at.c, ld, at.pair_bound);
+        std::memset(at.bound, 0, size_t(at.ld) * sizeof(T));
+        std::memset(at.through, 0, size_t(at.ld) * sizeof(T));
+        std::memset(at.r, 0, size_t(n * at.ld) * sizeof(T));
         int32_t first_rest = 0;
         if (p) {
             first_rest = load_pairs(front, at);
-            substitute<fixed>(cross, shape.flags & kNested, p, columns, at);
-        } else {
-            std::memset(at.r, 0, size_t(n * ld) * sizeof(T));
-            std::memset(at.bound, 0, size_t(ld) * sizeof(T));
+            substitute(cross, shape.flags & kNested, p, at);
         }
-        T *r = at.r + at.late * (ld + 1), *bound = at.bound + at.late;
+        T *r = at.r + late * (at.ld + 1), *bound = at.bound + late;
         for (int32_t k = first_rest; k < shape.num_blocks; ++k) {
-            place<T, true>(shape.blocks[k], sources + front.sources[k], r, ld);
-            if (!fixed && !plan_.causal()) place_diagonal(shape.blocks[k], sources + front.sources[k], bound);
+            place<T, true>(shape.blocks[k], sources + front.sources[k], r, at.ld);
+            place_diagonal(shape.blocks[k], sources + front.sources[k], bound);
         }
-        const int32_t* diagonal = front.sources + shape.num_blocks;
-        for (int32_t k = 0; k < shape.num_diag; ++k) bound[shape.diag[k]] += abs(sources[diagonal[k]]);
-        if (!in_place && front.num_children) children.add_to_rest(p, n, at.r, ld, at.bound);
-        if (fixed || plan_.causal()) {
-            for (int64_t i = 0; i < q; ++i) {
-                r[i * ld + i] += call_.shift;
-                bound[i] += abs(call_.shift);
-                const T* given = call_.rhs + front.slots[p + i] * columns;
-                for (int64_t j = 0; j < columns; ++j) at.r[(at.late + i) * ld + n + j] += given[j];
-            }
-        } else {
+        children.add_to_rest(p, n, at.r, at.ld, at.bound);
+        if (plan_.causal())
+            for (int64_t i = 0; i < q; ++i) add_input(front.slots[p + i], late + i, at);
+        else
             add_units(front, at);
+        for (int64_t i = 0; i < n; ++i) {
+            at.local[i] = at.bound[i];
+            at.given[i] = at.bound[i] += at.through[i];
         }
-        // The Schur complement takes the place of the children's, which are used up.
-        const int64_t base = num_waiting_ > front.num_children ? waiting_[num_waiting_ - front.num_children - 1].end : 0;
-        int64_t done = 0;
-        bool plain = fixed || (plan_.causal() && !at.late);
-        for (int64_t i = 0; i < q; ++i) plain = plain && bound[i] > 0;  // without curvature no test says what is noise
-        std::memcpy(at.given, at.bound, size_t(n) * sizeof(T));
-        if (plain) {
-            const int64_t ldb = padded<T>(b + columns), end = base + b * ldb + padded<T>(b);
-            if (!stack_.reserve(end)) return kOutOfMemory;
-            T* schur = stack_.data() + base;
-            done = eliminate_rows<T, fixed>(at.r, ld, q, n, columns, at.bound, at.panel, factor_, at.y, schur, ldb, tally_);
-            if (done == q) {
-                num_waiting_ -= front.num_children;
-                for (int64_t i = 0; i < q; ++i)
-                    for (int64_t j = 0; j < columns; ++j) z_[front.slots[p + i] * columns + j] = at.y[i * columns + j];
-                if (!b) return kOk;
-                pass_bounds(front, schur, ldb, at.bound + q);
-                waiting_[num_waiting_++] = {base, end, late_end_, number, 0};
-                return kOk;
-            }
-        }
-        return eliminate_carefully(number, front, at, done, base);
-    }
-
-    // Bounds of the separator, behind its Schur complement. Those of pairs are renewed where they are substituted, those of inputs here:
-    // an input that many fronts pass on would gather noise without end.
-    void pass_bounds(const Front& front, T* schur, int64_t ldb, const T* bound) const {
-        const int64_t b = front.shape.b;
-        const int32_t* slots = front.slots + front.shape.p + front.shape.q;
-        T* to = schur + b * ldb;
-        for (int64_t i = 0; i < b; ++i)
-            to[i] = slots[i] < call_.num_inputs ? renewed(abs(schur[i * ldb + i]), bound[i]) : bound[i];
+        return eliminate_carefully(number, front, at);
     }
 
     // Load F, PP and C; return the first block that goes elsewhere.
@@ -226,65 +168,42 @@ private:
         for (int64_t row = p - 1; row >= 0; --row)
             for (k = 0; k < first_rest; ++k)
                 if (shape.blocks[k].kind == kG)
-                    for_each(shape.blocks[k], call_.sources + front.sources[k], [&](int64_t i, int64_t j, T v) {
-                        if (i != row) return;
-                        axpy(f + i * ld, v, f + j * ld, int64_t(shape.q + shape.b));
-                        axpy(size + i * ld, abs(v), size + j * ld, at.n);
+                    for_row(shape.blocks[k], call_.sources + front.sources[k], row, [&](int64_t j, T v) {
+                        axpy(f + row * ld, v, f + j * ld, int64_t(shape.q + shape.b));
+                        axpy(size + row * ld, abs(v), size + j * ld, at.n);
                     });
         return first_rest;
     }
 
-    // Magnitudes that FᵀW brings to its diagonal, and what is noise in the pairs: VECTORS vectors of columns at once.
-    template <int VECTORS>
-    static GNEWT_INLINE void bound_columns(int64_t p, const T* f, const T* w, int64_t ld, const T* pair_bound, T* bound) {
-        Vec<T> sums[VECTORS] = {};
-        for (int64_t i = 0; i < p; ++i, f += ld, w += ld)
-#pragma GCC unroll 4
-            for (int v = 0; v < VECTORS; ++v) {
-                const Vec<T> x = load(f + v * kWidth<T>);
-                sums[v] += vabs<T>(x * load(w + v * kWidth<T>)) + pair_bound[i] * x * x;
-            }
-        for (int v = 0; v < VECTORS; ++v) store(bound + v * kWidth<T>, sums[v]);
-    }
-
     // R = Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along.
-    template <bool FIXED>
-    GNEWT_INLINE void substitute(bool cross, bool nested, int64_t p, int64_t columns, const Parts& at) {
-        const int64_t n = at.n, ld = at.ld, ldp = at.ldp, end = padded<T>(n + columns);
+    void substitute(bool cross, bool nested, int64_t p, const Parts& at) {
+        const int64_t n = at.n, ld = at.ld, ldp = at.ldp, columns = columns_, end = padded<T>(n + columns);
         T *pp = at.pp, *f = at.f, *w = at.w, *c = at.c, *r = at.r, *bound = at.bound;
         for (int64_t i = 1; i < p; ++i)
             for (int64_t j = 0; j < i; ++j) pp[i * ldp + j] = pp[j * ldp + i];
-        multiply<T, kSet, FIXED>(p, 0, p, false, n, pp, ldp, f, ld, w, ld, w, ld);
+        multiply<T, kSet, false>(p, 0, p, false, n, pp, ldp, f, ld, w, ld, w, ld);
         if (cross)
             for (int64_t i = 0; i < p; ++i) axpy(w + i * ld, T(1), c + i * ld, n);
         for (int64_t i = 0; i < p; ++i)
             for (int64_t j = 0; j < columns; ++j) w[i * ld + n + j] = pp[i * ldp + p + j];
-        multiply<T, kSet, FIXED>(p, 0, n, true, end, f, ld, w, ld, r, ld, r, ld);
-        for (int64_t i = 0; i < p; ++i) at.pair_bound[i] = renewed(abs(pp[i * ldp + i]), at.pair_bound[i]);
-        int64_t j = 0;
+        multiply<T, kSet, false>(p, 0, n, true, end, f, ld, w, ld, r, ld, r, ld);
         const T* size = nested ? w + p * ld : f;
-        for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) bound_columns<4>(p, size + j, w + j, ld, at.pair_bound, bound + j);
-        for (; j < n; j += kWidth<T>) bound_columns<1>(p, size + j, w + j, ld, at.pair_bound, bound + j);
+        for (int64_t i = 0; i < p; ++i) {
+            const T weight = abs(pp[i * ldp + i]), noise = at.pair_bound[i];
+            for (int64_t k = 0; k < n; ++k) {
+                const T x = size[i * ld + k];
+                bound[k] += abs(x * w[i * ld + k]) + weight * x * x;
+                at.through[k] += noise * x * x;
+            }
+        }
         if (!cross) return;
         for (int64_t i = 0; i < p; ++i) {
             for (int64_t k = 0; k < columns; ++k) f[i * ld + n + k] = 0;
             for (int64_t k = 0; k < n; ++k) bound[k] += abs(size[i * ld + k] * c[i * ld + k]);
         }
-        multiply<T, kAdd, FIXED>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
+        multiply<T, kAdd, false>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
         for (int64_t k = 0; k < n; ++k)
-            if (bound[k] == 0) flush(k, p, n, ld, size, w, c, r);
-    }
-
-    // The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries zero that are rounding.
-    static void flush(int64_t row, int64_t p, int64_t n, int64_t ld, const T* f, const T* w, const T* c, T* r) {
-        for (int64_t j = 0; j < n; ++j) {
-            T& entry = j < row ? r[j * ld + row] : r[row * ld + j];
-            T size = 0;
-            for (int64_t i = 0; i < p; ++i)
-                size += abs(f[i * ld + row]) * (abs(w[i * ld + j]) + abs(c[i * ld + j])) +
-                        abs(f[i * ld + j]) * (abs(w[i * ld + row]) + abs(c[i * ld + row]));
-            if (abs(entry) <= T(kNoise) * Precision<T>::eps * size) entry = 0;
-        }
+            if (bound[k] == 0) flush_row(k, p, n, ld, size, w, c, r);
     }
 
     // Free plans: the -1 of the pairs, the shift, and the right-hand sides of the inputs.
@@ -295,19 +214,21 @@ private:
             at.r[min(x, y) * at.ld + max(x, y)] -= 1;
         }
         for (int32_t i = 0; i < shape.num_inputs; ++i) {
-            const int64_t x = at.late + shape.inputs[i];
-            at.r[x * at.ld + x] += call_.shift;
-            at.bound[x] += abs(call_.shift);
-        }
-        for (int64_t i = 0; i < shape.q; ++i) {
-            if (front.slots[i] >= call_.num_inputs) continue;
-            const T* given = call_.rhs + front.slots[i] * columns_;
-            for (int64_t j = 0; j < columns_; ++j) at.r[(at.late + i) * at.ld + at.n + j] += given[j];
+            const int64_t x = shape.inputs[i];
+            add_input(front.slots[x], at.late + x, at);
         }
     }
 
-    // Pivots by search, a record, and delays. `done` rows were eliminated before, into the rows of the factor.
-    __attribute__((noinline)) Status eliminate_carefully(int32_t number, const Front& front, const Parts& at, int64_t done, int64_t base) {
+    // The shift and the right-hand sides of an input.
+    void add_input(int32_t slot, int64_t row, const Parts& at) {
+        at.r[row * at.ld + row] += call_.shift;
+        at.bound[row] += abs(call_.shift);
+        const T* given = call_.rhs + slot * columns_;
+        for (int64_t j = 0; j < columns_; ++j) at.r[row * at.ld + at.n + j] += given[j];
+    }
+
+    // Pivots by search, a record, and delays.
+    Status eliminate_carefully(int32_t number, const Front& front, const Parts& at) {
         const Shape& shape = front.shape;
         const int64_t n = at.n, m = at.m, late = at.late, p = shape.p;
         largest_ = max(largest_, n);
@@ -317,15 +238,16 @@ private:
             index_.lend(call_.index, call_.index_len - 4);
         }
         if (!numbers_.reserve(numbers_end_ + m * (n + 1), numbers_end_) ||
-            !index_.reserve(index_end_ + kRecordHeader + n + m + 1, index_end_) || !places_.reserve(2 * n) || !flags_.reserve(n) || !off_.reserve(m))
+            !index_.reserve(index_end_ + kRecordHeader + n + m + 1, index_end_) || !places_.reserve(2 * n + 1) || !flags_.reserve(n + 1) || !off_.reserve(m + 1))
             return kOutOfMemory;
         T* l = numbers_.data() + numbers_end_;
-        if (done) std::memcpy(l, factor_, size_t(done * n) * sizeof(T));
         int32_t *record = index_.data() + index_end_, *ids = record + kRecordHeader;
         const Waiting* children = waiting_.data() + num_waiting_ - front.num_children;
         int64_t at_id = 0;
         for (int32_t k = 0; k < front.num_children; ++k)
             for (int32_t i = 0; i < children[k].delayed; ++i) ids[at_id++] = late_[children[k].ids_at + i];
+        // The Schur complement takes the place of the children's, which are used up.
+        const int64_t base = num_waiting_ > front.num_children ? children[-1].end : 0;
         if (front.num_children) late_end_ = children[0].ids_at;
         num_waiting_ -= front.num_children;
         std::memcpy(ids + late, front.slots + p, size_t(n - late) * sizeof(int32_t));
@@ -338,26 +260,32 @@ private:
                     sum += magnitude_at(shape.blocks[k], call_.sources + front.sources[k], min(i, j) - late, max(i, j) - late);
             return sum;
         };
-        const CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, at.bound, at.given, ids, places_.data(), places_.data() + n,
+        const CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
                                     flags_.data(), l,     off_.data(), at.y, at.panel,
                                     plan_.causal() ? plan_.num_slots() : plan_.num_inputs()};
-        Careful<T, decltype(assembled)> careful(whole, done, assembled, tally_);
+        Careful<T, decltype(assembled)> careful(whole, assembled, tally_);
         for (int32_t i = 0; i < shape.num_pairs; ++i)
             if (max(shape.pairs[2 * i], shape.pairs[2 * i + 1]) < shape.q)
                 careful.substitute(late + shape.pairs[2 * i + 1], late + shape.pairs[2 * i]);
         const int64_t taken = careful.eliminate();
         if (taken < 0) return kNonFinite;
-        std::memcpy(l + taken * n, off_.data(), size_t(taken) * sizeof(T));
-        numbers_end_ += taken * (n + 1);
+        // A front that took the pivots of the plan has its place in the factor, and needs no record.
+        bool plain = plan_.causal() && !late && taken == m;
+        for (int64_t i = 0; i < taken; ++i) plain = plain && off_[i] == 0 && whole.origin[i] == i;
+        if (plain) {
+            std::memcpy(factor_, l, size_t(taken * n) * sizeof(T));
+        } else {
+            std::memcpy(l + taken * n, off_.data(), size_t(taken) * sizeof(T));
+            numbers_end_ += taken * (n + 1);
+        }
         for (int64_t i = 0; i < taken; ++i)
             for (int64_t j = 0; j < columns_; ++j) z_[ids[i] * columns_ + j] = at.y[i * columns_ + j];
-        return pass_on(number, shape, at, taken, record, base);
+        return pass_on(number, shape, at, taken, plain ? nullptr : record, ids, base);
     }
 
     // Write the Schur complement to the stack, without the rows that are null; in a root all that is left is null.
-    Status pass_on(int32_t number, const Shape& shape, const Parts& at, int64_t taken, int32_t* record, int64_t base) {
+    Status pass_on(int32_t number, const Shape& shape, const Parts& at, int64_t taken, int32_t* record, int32_t* ids, int64_t base) {
         const int64_t n = at.n, m = at.m;
-        int32_t* ids = record + kRecordHeader;
         int64_t nulls = 0;
         if (!late_.reserve(late_end_ + m)) return kOutOfMemory;
         int32_t* kept = places_.data();  // rows that are passed on; no longer needed for anything else
@@ -374,12 +302,14 @@ private:
             kept[size++] = int32_t(i);
         }
         const int64_t delayed = size - shape.b;
-        record[0] = number;
-        record[1] = int32_t(taken);
-        record[2] = int32_t(n);
-        record[3] = int32_t(nulls);
-        record[kRecordHeader + n + nulls] = int32_t(kRecordHeader + n + nulls + 1);
-        index_end_ += kRecordHeader + n + nulls + 1;
+        if (record) {
+            record[0] = number;
+            record[1] = int32_t(taken);
+            record[2] = int32_t(n);
+            record[3] = int32_t(nulls);
+            record[kRecordHeader + n + nulls] = int32_t(kRecordHeader + n + nulls + 1);
+            index_end_ += kRecordHeader + n + nulls + 1;
+        }
         if (!shape.b) return kOk;
         delayed_ += delayed;
         const int64_t ldb = padded<T>(size + columns_), end = base + size * ldb + padded<T>(size);

@@ -1,5 +1,4 @@
-// A = Uᵀ D⁻¹ U without interchanges, by panels of rows, with a test on every pivot. Where the test fails the careful
-// elimination goes on from there: so nothing here needs to move.
+// A = Uᵀ D⁻¹ U without interchanges, by panels of rows, with tests on every pivot and on what is left.
 #pragma once
 #include "gemm.hpp"
 #include "pivots.hpp"
@@ -8,71 +7,77 @@ namespace gnewt::engine {
 namespace GNEWT_ISA {
 
 constexpr int64_t kPanel = 16;
+constexpr double kDoubtful = 1e-4;  // the share of what was summed into a diagonal entry below which it is in doubt
 
-// Eliminate the first q rows of the row-major upper matrix r[n, ld], whose columns n.. are right-hand sides.
+// Whether a diagonal entry kept its size.
+template <class T>
+GNEWT_INLINE bool kept(T value, T size) {
+    return abs(value) >= T(kDoubtful) * size;
+}
+
+// Whether large numbers in the rows [first, last) of L are harmless: as they are where the diagonal they are subtracted from is as large (H ≻ 0: always).
+template <class T>
+inline bool grows_little(const T* r, int64_t ld, int64_t first, int64_t last, int64_t n, const T* panel, const T* size) {
+    for (int64_t k = first; k < last; ++k) {
+        const T *u = r + k * ld, *l = panel + (k - first) * ld;
+        for (int64_t j = k + 1; j < n; ++j)
+            if (!(abs(l[j]) <= T(1 / kThreshold)) && !(abs(l[j] * u[j]) * T(kThreshold) <= size[j])) return false;
+    }
+    return true;
+}
+
+// Eliminate the first q rows of the row-major upper matrix r[n, ld], with the right-hand sides rho[columns, ld].
 //
-// bound[j], with room for whole vectors, holds the sum of magnitudes that went into the diagonal entry j, and is updated.
-// On return `out` [q, n] holds D on its diagonal and L = D⁻¹U above it; `y` the right-hand sides as rows of L; `schur`, of leading
-// dimension `lds`, the Schur complement of [b | right-hand sides]. `panel` is scratch of kPanel rows. Returns how many rows were eliminated:
-// where that is less than q, the next pivot fails its test, and all rows of r are up to date.
+// size[j] holds what was summed into the diagonal entry j. On return `out` [q, n] holds D on its diagonal and L = D⁻¹U above it;
+// `y` [q, columns] the right-hand sides as rows of L; `schur`, of leading dimension `lds`, the Schur complement, and rho[:, q..] what belongs
+// to it. `panel` is scratch of kPanel rows. False where a test failed.
 template <class T, bool FIXED>
-GNEWT_INLINE int64_t eliminate_rows(T* r, int64_t ld, int64_t q, int64_t n, int64_t columns, T* bound, T* panel, T* out, T* y,
-                                    T* schur, int64_t lds, Tally& tally) {
+GNEWT_INLINE bool eliminate_rows(T* __restrict r, int64_t ld, int64_t q, int64_t n, T* __restrict rho, int64_t columns, const T* size,
+                                 T* __restrict panel, T* __restrict out, T* __restrict y, T* __restrict schur, int64_t lds, Tally& tally) {
     constexpr int64_t w = kWidth<T>;
-    const int64_t end = padded<T>(n + columns);
-    const auto stop = [&](int64_t first, int64_t k, int64_t last) {
-        if (k > first)
-            multiply<T, kSubtract, false>(k - first, last, n, true, end, panel, ld, r + first * ld, ld, r, ld, r, ld);
-        return k;
-    };
     for (int64_t first = 0; first < q; first += kPanel) {
         const int64_t last = min(first + kPanel, q);
+        bool good = true;
+        Vec<T> largest{};
         for (int64_t k = first; k < last; ++k) {
-            T* u = r + k * ld;
-            T* l = panel + (k - first) * ld;
-            const T d = u[k];
-            if (!(abs(d) > T(kNoise) * Precision<T>::eps * bound[k]) || !(abs(d) > Precision<T>::tiny)) return stop(first, k, last);
-            const T inverse = 1 / d;
-            Vec<T> largest{};
-            for (int64_t j = floor_to_vector<T>(k); j < end; j += w) {
-                const Vec<T> v = load(u + j) * inverse, m = vabs<T>(v);
-                largest = m > largest ? m : largest;
+            T *u = r + k * ld, *l = panel + (k - first) * ld;
+            const int64_t start = floor_to_vector<T>(k);
+            const T d = u[k], inverse = 1 / d;
+            good &= kept(d, size[k]) & (abs(d) > Precision<T>::tiny);
+            for (int64_t j = start; j < ld; j += w) {
+                const Vec<T> v = load(u + j) * inverse, a = vabs<T>(v);
+                largest = a > largest ? a : largest;
                 store(l + j, v);
-            }
-            T top = 0;
-            for (int64_t j = 0; j < w; ++j) top = max(top, largest[j]);
-            if (!(top <= T(1 / kThreshold))) {
-                // A large row of L is harmless where the diagonal it is subtracted from is as large (H ≻ 0: always).
-                for (int64_t j = k + 1; j < n; ++j)
-                    if (!(abs(l[j]) <= T(1 / kThreshold)) &&
-                        !(abs(l[j] * u[j]) * T(kThreshold) <= max(abs(r[j * ld + j]), bound[j])))
-                        return stop(first, k, last);
-            }
-            const T size = carried(abs(d), bound[k]);
-            for (int64_t j = floor_to_vector<T>(k); j < end; j += w) {
-                const Vec<T> v = load(l + j);
-                store(bound + j, load(bound + j) + size * v * v);
             }
             for (int64_t i = k + 1; i < last; ++i) {
                 T* row = r + i * ld;
-                const T c = l[i];
-                for (int64_t j = floor_to_vector<T>(i); j < end; j += w) store(row + j, load(row + j) - c * load(u + j));
+                const T x = l[i];
+                for (int64_t j = floor_to_vector<T>(i); j < ld; j += w) store(row + j, load(row + j) - x * load(u + j));
+            }
+            for (int64_t c = 0; c < columns; ++c) {
+                T* to = rho + c * ld;
+                const T x = to[k];
+                y[k * columns + c] = x * inverse;
+                for (int64_t j = start; j < ld; j += w) store(to + j, load(to + j) - x * load(l + j));
             }
             tally.add(double(d));
+            std::memcpy(out + k, l + k, size_t(n - k) * sizeof(T));
             out[k] = d;
-            for (int64_t j = k + 1; j < n; ++j) out[j] = l[j];
             out += n;
-            for (int64_t c = 0; c < columns; ++c) *y++ = l[n + c];
         }
+        if (!good) return false;
+        T top = 0;
+        for (int64_t j = 0; j < w; ++j) top = max(top, largest[j]);
+        if (!(top <= T(1 / kThreshold)) && !grows_little(r, ld, first, last, n, panel, size)) return false;
         if (last < q)
-            multiply<T, kSubtract, FIXED>(last - first, last, n, true, end, panel, ld, r + first * ld, ld, r, ld, r, ld);
+            multiply<T, kSubtract, FIXED>(last - first, last, n, true, n, panel, ld, r + first * ld, ld, r, ld, r, ld);
         else  // the last panel: what is left goes straight to the stack
-            multiply<T, kSubtract, FIXED>(q - first, 0, n - q, true, n - q + columns, panel + q, ld, r + first * ld + q, ld,
-                                          r + q * ld + q, ld, schur, lds);
+            multiply<T, kSubtract, FIXED>(q - first, 0, n - q, true, n - q, panel + q, ld, r + first * ld + q, ld, r + q * ld + q, ld,
+                                          schur, lds);
     }
     if (q == 0)
-        for (int64_t i = 0; i < n; ++i) std::memcpy(schur + i * lds + i, r + i * ld + i, size_t(n + columns - i) * sizeof(T));
-    return q;
+        for (int64_t i = 0; i < n; ++i) std::memcpy(schur + i * lds + i, r + i * ld + i, size_t(n - i) * sizeof(T));
+    return true;
 }
 
 }  // namespace GNEWT_ISA

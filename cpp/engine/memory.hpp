@@ -115,15 +115,8 @@ inline bool cancelled(T value, T bound) {
     return value < T(kCancelled) * bound;
 }
 
-// The size of noise, in units of rounding, that a pivot passes on. One that kept its size is as good as new: noise does not grow
-// relative to it. One that cancelled is uncertain by what went into it.
-template <class T>
-inline T carried(T value, T bound) {
-    return cancelled(value, bound) ? bound : value;
-}
-
-// The same from front to front, where bounds would grow without end along a chain that cancels a little in every stage: what lost
-// half of its digits at once stays uncertain, what lost fewer is forgotten by and by.
+// The size of noise, in units of rounding, that a front of a free plan passes on. What kept its size is as good as new: noise does not
+// grow relative to it. What lost half of its digits at once is as uncertain as what went into it; what lost fewer is forgotten by and by.
 template <class T>
 inline T renewed(T value, T bound) {
     if (!cancelled(value, bound)) return value;

@@ -5,7 +5,7 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-constexpr int32_t kPlanVersion = 1;
+constexpr int32_t kPlanVersion = 2;
 
 enum Header {
     kVersion,
@@ -45,14 +45,14 @@ constexpr int kBlockSize = 9;
 // A front of p pairs, q inputs and a separator of b slots. All fronts that look alike share one shape.
 // A front of a free plan has p = 0, q = the unknowns to eliminate, b = those of the separator.
 struct Shape {
-    int32_t p, q, b, flags, num_blocks, num_diag, num_pairs, num_inputs, num_runs;
-    const Block* blocks;
+    int32_t p, q, b, flags, num_blocks, num_diag, num_pairs, num_inputs, num_runs, num_set;
+    const Block* blocks;    // sorted by kind; if num_set > 0, the first num_set of kind R cover its first q rows once, and no others are there
     const int32_t* runs;    // [num_runs, 3]: separator start, coordinate in the parent, length
     const int32_t* diag;    // coordinates within [q | b] of the sources that fall on an input's diagonal
     const int32_t* pairs;   // free plans: [num_pairs, 2], where the -1 of a pair stands
     const int32_t* inputs;  // free plans: coordinates of inputs, where the shift is added
 };
-constexpr int kShapeHeader = 9;
+constexpr int kShapeHeader = 10;
 
 struct Front {
     Shape shape;
@@ -83,7 +83,7 @@ struct PlanView {
     Front front(int64_t i) const {
         const int32_t* f = data + data[kFrontsAt] + 4 * i;
         const int32_t* s = data + data[kShapesAt] + f[0];
-        Shape shape{s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], nullptr, nullptr, nullptr, nullptr, nullptr};
+        Shape shape{s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], nullptr, nullptr, nullptr, nullptr, nullptr};
         s += kShapeHeader;
         shape.blocks = reinterpret_cast<const Block*>(s);
         shape.diag = s += kBlockSize * shape.num_blocks;

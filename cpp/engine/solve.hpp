@@ -6,6 +6,34 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
+// x += A z, four rows at a time: their sums are taken together.
+template <class T>
+GNEWT_INLINE void add_products(const Block& block, const T* src, T* x, const T* z) {
+    if (block.dlen || block.dstep || block.rows < 4)
+        return rows_of(block, [&](int32_t i, const auto len, int64_t at) { x[i] += dot(src + at, z, len); });
+    with_length(block.len, [&](const auto len) {
+        const int64_t step = block.step, rows = block.rows;
+        int64_t i = 0;
+        for (; i + 4 <= rows; i += 4) {
+            const T *a = src + i * step, *b = a + step, *c = b + step, *d = c + step;
+            Quad<T> s{}, t{}, u{}, v{};
+            int64_t j = 0;
+            for (; j + 4 <= len; j += 4) {
+                const Quad<T> y = load4(z + j);
+                s += load4(a + j) * y;
+                t += load4(b + j) * y;
+                u += load4(c + j) * y;
+                v += load4(d + j) * y;
+            }
+            transpose<T>(s, t, u, v);
+            Quad<T> sum = (s + t) + (u + v);
+            for (; j < len; ++j) sum += Quad<T>{a[j], b[j], c[j], d[j]} * z[j];
+            store4(x + i, load4(x + i) + sum);
+        }
+        for (; i < rows; ++i) x[i] += dot(src + i * step, z, len);
+    });
+}
+
 // x_p = F [u; ξ], with F read from the sources: `x` is [p, columns], `z` [q + b, columns].
 template <class T>
 inline void substitute_pairs(const Front& front, const T* sources, T* x, const T* z, int64_t columns) {
@@ -16,9 +44,7 @@ inline void substitute_pairs(const Front& front, const T* sources, T* x, const T
         if (block.kind != kF) break;  // blocks are sorted by kind
         const T* src = sources + front.sources[k];
         if (columns == 1 && !block.transposed) {
-            rows_of(block, [&](int32_t i, const auto len, int64_t at) {
-                x[block.row + i] += dot(src + at, z + block.col, len);
-            });
+            add_products(block, src, x + block.row, z + block.col);
         } else {
             for_each(block, src, [&](int64_t i, int64_t j, T v) { axpy(x + i * columns, v, z + j * columns, columns); });
         }
@@ -28,8 +54,8 @@ inline void substitute_pairs(const Front& front, const T* sources, T* x, const T
     for (int32_t row = shape.p - 1; row >= 0; --row)
         for (int32_t k = 0; k < shape.num_blocks; ++k)
             if (shape.blocks[k].kind == kG)
-                for_each(shape.blocks[k], sources + front.sources[k], [&](int64_t i, int64_t j, T v) {
-                    if (i == row) axpy(x + i * columns, v, x + j * columns, columns);
+                for_row(shape.blocks[k], sources + front.sources[k], row, [&](int64_t j, T v) {
+                    axpy(x + row * columns, v, x + j * columns, columns);
                 });
 }
 
@@ -62,8 +88,21 @@ GNEWT_INLINE void scatter(const T* from, T* z, const int32_t* ids, int64_t n, in
         for (int64_t c = 0; c < columns; ++c) z[ids[i] * columns + c] = from[i * columns + c];
 }
 
-// Solutions from the roots down: z[slots, columns] holds the right-hand sides as rows of L at the pivots. `factor_end`: behind
-// the rows of the fronts that have no record.
+// The solution in one front that has no record: `l` are its rows of L. z[slots, columns] holds the right-hand sides as rows of L at the pivots.
+template <class T>
+inline void descend(const Front& front, const T* sources, const T* l, T* z, int64_t columns, T* local) {
+    const int64_t p = front.shape.p, q = front.shape.q, n = q + front.shape.b;
+    T *x = local, *rest = local + p * columns;
+    gather(rest, z, front.slots + p, n, columns);
+    for (int64_t k = q - 1; k >= 0; --k)
+        subtract_rows(rest + k * columns, l + k * n + k + 1, rest + (k + 1) * columns, n - k - 1, columns);
+    scatter(rest, z, front.slots + p, q, columns);
+    if (!p) return;
+    substitute_pairs(front, sources, x, rest, columns);
+    scatter(x, z, front.slots, p, columns);
+}
+
+// Solutions from the roots down. `factor_end`: behind the rows of the fronts that have no record.
 template <class T>
 inline void back_substitute(const PlanView& plan, const T* sources, const T* factor_end, const Records<T>& records, T* z,
                             int64_t columns, T* local) {
@@ -72,26 +111,21 @@ inline void back_substitute(const PlanView& plan, const T* sources, const T* fac
     for (int64_t f = int64_t(plan.num_fronts()) - 1; f >= 0; --f) {
         const Front front = plan.front(f);
         const int64_t p = front.shape.p, q = front.shape.q, n = q + front.shape.b;
-        const int32_t* slots = front.slots;
-        T *x = local, *rest = local + p * columns;
         if (plan.causal()) factor_end -= q * n;
-        if (record.front == f) {
-            gather(rest, z, record.ids, record.n, columns);
-            for (int64_t k = record.taken - 1; k >= 0; --k)
-                subtract_rows(rest + k * columns, record.l + k * record.n + k + 1, rest + (k + 1) * columns, record.n - k - 1,
-                              columns);
-            scatter(rest, z, record.ids, record.taken, columns);
-            record.previous();
-            if (p) gather(rest, z, slots + p, n, columns);
-        } else {
-            gather(rest, z, slots + p, n, columns);
-            for (int64_t k = q - 1; k >= 0; --k)
-                subtract_rows(rest + k * columns, factor_end + k * n + k + 1, rest + (k + 1) * columns, n - k - 1, columns);
-            scatter(rest, z, slots + p, q, columns);
+        if (record.front != f) {
+            descend(front, sources, factor_end, z, columns, local);
+            continue;
         }
+        T *x = local, *rest = local + p * columns;
+        gather(rest, z, record.ids, record.n, columns);
+        for (int64_t k = record.taken - 1; k >= 0; --k)
+            subtract_rows(rest + k * columns, record.l + k * record.n + k + 1, rest + (k + 1) * columns, record.n - k - 1, columns);
+        scatter(rest, z, record.ids, record.taken, columns);
+        record.previous();
         if (!p) continue;
+        gather(rest, z, front.slots + p, n, columns);
         substitute_pairs(front, sources, x, rest, columns);
-        scatter(x, z, slots, p, columns);
+        scatter(x, z, front.slots, p, columns);
     }
 }
 
@@ -103,8 +137,8 @@ inline void lift_pairs(const Front& front, const T* sources, T* x, T* rest, int6
         for (int32_t row = 0; row < shape.p; ++row)
             for (int32_t k = 0; k < shape.num_blocks; ++k)
                 if (shape.blocks[k].kind == kG)
-                    for_each(shape.blocks[k], sources + front.sources[k], [&](int64_t i, int64_t j, T v) {
-                        if (i == row) axpy(x + j * columns, v, x + i * columns, columns);
+                    for_row(shape.blocks[k], sources + front.sources[k], row, [&](int64_t j, T v) {
+                        axpy(x + j * columns, v, x + row * columns, columns);
                     });
     for (int32_t k = 0; k < shape.num_blocks; ++k) {
         const Block& block = shape.blocks[k];

@@ -72,6 +72,44 @@ GNEWT_INLINE T sum(Vec<T> v) {
     return total;
 }
 
+// Four numbers, in every instruction set: for transposing.
+template <class T>
+struct QuadOf {
+    typedef T type __attribute__((vector_size(4 * sizeof(T))));
+};
+template <class T>
+using Quad = typename QuadOf<T>::type;
+
+template <class T>
+GNEWT_INLINE Quad<T> load4(const T* p) {
+    Quad<T> v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+template <class T>
+GNEWT_INLINE void store4(T* p, Quad<T> v) {
+    __builtin_memcpy(p, &v, sizeof v);
+}
+
+#if defined(__clang__) || __GNUC__ >= 12
+#define GNEWT_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+#define GNEWT_SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, Index4<T>{i, j, k, l})
+template <class T>
+using Index4 = decltype(Quad<T>{} < Quad<T>{});
+#endif
+
+// Four rows become four columns.
+template <class T>
+GNEWT_INLINE void transpose(Quad<T>& a, Quad<T>& b, Quad<T>& c, Quad<T>& d) {
+    const Quad<T> e = GNEWT_SHUFFLE(a, b, 0, 4, 2, 6), f = GNEWT_SHUFFLE(a, b, 1, 5, 3, 7);
+    const Quad<T> g = GNEWT_SHUFFLE(c, d, 0, 4, 2, 6), h = GNEWT_SHUFFLE(c, d, 1, 5, 3, 7);
+    a = GNEWT_SHUFFLE(e, g, 0, 1, 4, 5);
+    b = GNEWT_SHUFFLE(f, h, 0, 1, 4, 5);
+    c = GNEWT_SHUFFLE(e, g, 2, 3, 6, 7);
+    d = GNEWT_SHUFFLE(f, h, 2, 3, 6, 7);
+}
+
 // x · y
 template <class T>
 GNEWT_INLINE T dot(const T* x, const T* y, int64_t n) {

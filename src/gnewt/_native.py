@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.ctypeslib import ndpointer
 
-_ABI = 3
+_ABI = 4
 """Version of the C interface that this module speaks (cpp/c_api.cpp)."""
 _OVER_LIMIT = 4
 _NAMES = ("libgnewt_native.so", "libgnewt_native.dylib", "libgnewt_native.dll")

@@ -38,8 +38,8 @@ def expand(array):
     for f in range(array[1]):
         shape_at, slots_at, sources_at, children = array[array[5] + 4 * f : array[5] + 4 * f + 4]
         shape, sources = array[array[6] + shape_at :][:20000], array[array[8] + sources_at :][:20000]
-        p, q, b, flags, num_blocks, num_diag, num_pairs, num_inputs, num_runs = shape[:9]
-        numbers, at = [], 9
+        p, q, b, flags, num_blocks, num_diag, num_pairs, num_inputs, num_runs, _ = shape[:10]
+        numbers, at = [], 10
         for k in range(num_blocks):
             kind, transposed, rows, length, dlen, step, dstep, row, col = shape[at : at + 9]
             at += 9

@@ -1,0 +1,72 @@
+// What is noise in a front that is eliminated carefully.
+#pragma once
+#include "vec.hpp"
+
+namespace gnewt::engine {
+namespace GNEWT_ISA {
+
+template <class T>
+inline T rounding(T size) {
+    return T(kNoise) * Precision<T>::eps * size;
+}
+
+// A front whose first `candidates` rows are to be eliminated, where that is stable.
+//
+// r[n, ld] is row-major upper, right-hand sides in the columns n..; bound[j] the sum of the magnitudes that were added into the
+// diagonal entry j. An entry (i, j) that is no larger than rounding of √(bound[i]·bound[j]) counts as zero: for
+// sums of squares, this is what went into it at most.
+template <class T>
+struct CarefulFront {
+    T* r;
+    int64_t ld, n, candidates, columns;
+    T* bound;
+    const T* given;    // [n] `bound` as it was before any row was eliminated, in the order in which rows came
+    const T* local;    // [n] the part of it that arose in this front and does not come through pairs, in the same order
+    const T* f;        // [pairs, ld] pairs that were substituted, x_p = F x, in the same order; and the noise in their diagonals
+    const T* pair_bound;
+    int64_t pairs;
+    int32_t* ids;      // [n] names of the rows, exchanged with them
+    int32_t* place;    // [n] where the row that came i-th stands now
+    int32_t* origin;   // [n] the inverse
+    int8_t* null;      // [n] rows that are rounding noise altogether
+    T* l;              // [candidates, n] on return: D on its diagonal, L = D⁻¹U right of it
+    T* off;            // [candidates] off[k] couples k and k + 1 in a 2×2 pivot
+    T* y;              // [candidates, columns] right-hand sides as rows of L
+    T* scratch;        // [4, ld]
+    int32_t primal;    // names below this are no duals
+
+    // What is noise in the diagonal entry of row c, with `top` rows eliminated: [-x; 1]ᵀ N [-x; 1] with x = A⁻¹a for the eliminated block A and
+    // its column a, where N is the noise in the front as it came; and what the elimination added. Noise comes through pairs as the closed
+    // loop lets it: F_c - F_A x, which is small where F is large but inputs counter it. A pivot that cancelled makes x large.
+    T uncertainty(int64_t c, int64_t top, T* x) const {
+        T sum = bound[c] - given[origin[c]] + local[origin[c]];
+        for (int64_t k = top - 1; k >= 0; --k) {
+            const T* row = l + k * n;
+            x[k] = row[c] - dot(row + k + 1, x + k + 1, top - k - 1);
+            sum += x[k] * x[k] * local[origin[k]];
+        }
+        for (int64_t i = 0; i < pairs; ++i) {
+            const T* row = f + i * ld;
+            T closed = row[origin[c]];
+            for (int64_t k = 0; k < top; ++k) closed -= row[origin[k]] * x[k];
+            sum += pair_bound[i] * closed * closed;
+        }
+        return sum;
+    }
+};
+
+// The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries zero that are rounding.
+template <class T>
+inline void flush_row(int64_t row, int64_t p, int64_t n, int64_t ld, const T* f, const T* w, const T* c, T* r) {
+    for (int64_t j = 0; j < n; ++j) {
+        T& entry = j < row ? r[j * ld + row] : r[row * ld + j];
+        T size = 0;
+        for (int64_t i = 0; i < p; ++i)
+            size += abs(f[i * ld + row]) * (abs(w[i * ld + j]) + abs(c[i * ld + j])) +
+                    abs(f[i * ld + j]) * (abs(w[i * ld + row]) + abs(c[i * ld + row]));
+        if (abs(entry) <= rounding(size)) entry = 0;
+    }
+}
+
+}  // namespace GNEWT_ISA
+}  // namespace gnewt::engine

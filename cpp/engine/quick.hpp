@@ -1,0 +1,349 @@
+// The elimination of a causal plan where nothing is in doubt: pairs are substituted, inputs eliminated in the order of the plan.
+//
+// Noise is not followed. Instead every diagonal entry that is used, of inputs and of pairs, is compared with what was summed into it: one
+// that lost more than a few digits, or a row of L that makes entries grow, ends this elimination, and the careful one begins from the leaves.
+// So whatever is finished here has lost no more than these few digits anywhere.
+#pragma once
+#include "ldl.hpp"
+#include "messages.hpp"
+#include "solve.hpp"
+#include "stage.hpp"
+
+namespace gnewt::engine {
+namespace GNEWT_ISA {
+
+template <class T>
+class Quick {
+public:
+    explicit Quick(const Call<T>& call) : call_(call), plan_{call.plan}, columns_(call.columns) {}
+
+    // Whether all went well; only then is the solution there, and `tally` to be believed.
+    bool run() {
+        const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest], ld = padded<T>(n), widest = p + n;
+        const int64_t size = p * (padded<T>(p) + columns_ + 1 + 4 * ld) + (2 * n + kPanel + columns_ + 2) * ld + 2 * widest * columns_ + 128;
+        if (plan_.rows_size() > call_.factor_len || !work_.reserve(size) || !waiting_.reserve(plan_.num_fronts() + 1) ||
+            !z_.reserve(plan_.num_slots() * columns_) || !stack_.reserve(1))
+            return false;
+        std::memset(work_.data(), 0, size_t(size) * sizeof(T));  // columns that fill up vectors are computed with, too
+        if (!ascend() || !finite(tally.logdet())) return false;
+        descend();
+        std::memcpy(call_.solution, z_.data(), size_t(call_.num_inputs * columns_) * sizeof(T));
+        return true;
+    }
+
+    Tally tally;
+
+private:
+    bool ascend() {
+        T* factor = call_.factor;
+        for (int32_t f = 0; f < plan_.num_fronts();) {
+            const Front front = plan_.front(f);
+            const int32_t end = last_like(f, 1) + 1;
+            const int64_t rows = int64_t(front.shape.q) * (front.shape.q + front.shape.b);
+            bool good = true;
+            if (!as_stages(front.shape, [&](const auto& stage) { good = eliminate_stages(stage, f, end, factor); })) {
+                good = eliminate(f, front, factor);
+                ++f;
+                factor += rows;
+            } else {
+                factor += (end - f) * rows;
+                f = end;
+            }
+            if (!good) return false;
+        }
+        factor_end_ = factor;
+        return true;
+    }
+
+    void descend() {
+        const T* factor = factor_end_;
+        for (int32_t f = plan_.num_fronts() - 1; f >= 0;) {
+            const Front front = plan_.front(f);
+            const int32_t first = last_like(f, -1);
+            const int64_t rows = int64_t(front.shape.q) * (front.shape.q + front.shape.b);
+            if (!as_stages(front.shape, [&](const auto& stage) { descend_stages(stage, first, f, factor); })) {
+                engine::GNEWT_ISA::descend(front, call_.sources, factor - rows, z_.data(), columns_, work_.data());
+                --f;
+                factor -= rows;
+            } else {
+                factor -= (f - first + 1) * rows;
+                f = first - 1;
+            }
+        }
+    }
+
+    // The last front that looks like f, going on from it in steps of `step`.
+    int32_t last_like(int32_t f, int32_t step) const {
+        const int32_t* fronts = plan_.data + plan_.data[kFrontsAt];
+        const int32_t shape = fronts[4 * f];
+        while (f + step >= 0 && f + step < plan_.num_fronts() && fronts[4 * (f + step)] == shape) f += step;
+        return f;
+    }
+
+    // Call run(stage) if a shape is a stage of a size that was compiled.
+    template <class Run>
+    bool as_stages(const Shape& s, Run run) const {
+        if (columns_ != 1 || s.p != s.b) return false;
+        if (s.p == 4 && s.q == 1) return as_stage<4, 1>(s, run);
+        if (s.p == 4 && s.q == 2) return as_stage<4, 2>(s, run);
+        if (s.p == 6 && s.q == 3) return as_stage<6, 3>(s, run);
+        if (s.p == 12 && s.q == 4) return as_stage<12, 4>(s, run);
+        if (s.p == 12 && s.q == 6) return as_stage<12, 6>(s, run);
+        return false;
+    }
+    template <int P, int Q, class Run>
+    static bool as_stage(const Shape& shape, Run run) {
+        Stage<T, P, Q> stage;
+        if (!stage.matches(shape)) return false;
+        run(stage);
+        return true;
+    }
+
+    // The fronts [begin, end), each the only child of the next: Schur complements stay where they are. Products of larger matrices are better
+    // left in loops.
+    template <int P, int Q>
+    bool eliminate_stages(const Stage<T, P, Q>& stage, int32_t begin, int32_t end, T* __restrict factor) {
+        constexpr int64_t n = P + Q, ld = padded<T>(n), ldp = padded<T>(P);
+        alignas(64) T f[P * ld] = {}, w[P * ld], h[Q * ld] = {}, r[n * ld + 16], panel[Q * ld + 16], rho[ld], size[ld], y[Q];
+        T *pp = stack_.data() + waiting_[num_waiting_ - 1].at, *weight = pp + P * ldp, *v = weight + ldp;
+        const int32_t* fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(begin);
+        const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt];
+        for (int32_t k = begin; k < end; ++k, fronts += 4, factor += Q * n) {
+            const int32_t *slots = all_slots + fronts[1] + P, *starts = all_starts + fronts[2];
+            std::memset(size, 0, sizeof size);
+            std::memset(rho, 0, sizeof rho);
+            stage.load(call_.sources, starts, f, h, pp, weight, size);
+            for (int64_t i = 0; i < Q; ++i) {
+                h[i * ld + i] += call_.shift;
+                size[i] += abs(call_.shift);
+                rho[i] = call_.rhs[slots[i]];
+            }
+            if (!substitute<(P <= 6)>(false, P, Q, n, 1, pp, weight, v, f, f, w, static_cast<T*>(nullptr), ld, h, r, rho, size)) return false;
+            if (!eliminate_rows<T, (P <= 6)>(r, ld, Q, n, rho, 1, size, panel, factor, y, pp, ldp, tally)) return false;
+            for (int64_t i = 0; i < Q; ++i) z_[slots[i]] = y[i];
+            for (int64_t i = 0; i < P; ++i) weight[i] = max(size[Q + i], abs(pp[i * (ldp + 1)]));
+            std::memcpy(v, rho + Q, P * sizeof(T));
+        }
+        waiting_[num_waiting_ - 1].front = end - 1;
+        return true;
+    }
+
+    // ... and back, from the last to the first: what one hands to the next need not go through the slots.
+    template <int P, int Q>
+    void descend_stages(const Stage<T, P, Q>& stage, int32_t first, int32_t last, const T* factor) {
+        T z[P + Q + 4];
+        const Front top = plan_.front(last);
+        for (int64_t i = 0; i < P; ++i) z[Q + i] = z_[top.slots[P + Q + i]];
+        const int32_t* fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(last);
+        const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt], *slots = nullptr;
+        for (int32_t k = last; k >= first; --k, fronts -= 4) {
+            slots = all_slots + fronts[1];
+            factor -= Q * (P + Q);
+            for (int64_t i = 0; i < Q; ++i) z[i] = z_[slots[P + i]];
+            stage.descend(call_.sources, all_starts + fronts[2], factor, z);
+            for (int64_t i = 0; i < Q; ++i) z_[slots[P + i]] = z[i];
+        }
+        for (int64_t i = 0; i < P; ++i) z_[slots[i]] = z[Q + i];
+    }
+
+    bool eliminate(int32_t number, const Front& front, T* __restrict factor) {
+        const Shape& shape = front.shape;
+        const int64_t p = shape.p, q = shape.q, b = shape.b, n = q + b, columns = columns_;
+        const int64_t ld = padded<T>(n), ldp = padded<T>(p), ldb = padded<T>(b);
+        const bool cross = shape.flags & kCross, nested = shape.flags & kNested, in_place = shape.flags & kChildIsPairs;
+        T *f = work_.data(), *w = f + p * ld, *h = w + p * ld, *r = h + q * ld, *panel = r + n * ld, *rho = panel + kPanel * ld;
+        T *size = rho + columns * ld, *y = size + ld, *weight = y + n * columns, *pp = weight + ldp, *v = pp + p * ldp;
+        T *c = v + p * columns, *spread = c + p * ld;
+        const int32_t num_children = front.num_children;
+        const Messages<T> children{plan_, waiting_.data() + num_waiting_ - num_children, num_children, stack_.data(), columns};
+        if (cross) std::memset(c, 0, size_t(p * ld) * sizeof(T));
+        if (in_place) {
+            pp = stack_.data() + children.first[0].at;
+            weight = pp + p * ldp;
+            v = weight + ldp;
+        } else if (p) {
+            std::memset(weight, 0, size_t(ldp + p * (ldp + columns)) * sizeof(T));
+            children.add_to_pairs(p, pp, ldp, v, c, ld, weight);
+        }
+        // Where the sources of R fill its first q rows and no others, they wait beside it.
+        const bool apart = p && in_place && shape.num_set;
+        T* rest = apart ? h : r;
+        if (!apart) std::memset(r, 0, size_t(n * ld) * sizeof(T));
+        std::memset(size, 0, size_t(ld) * sizeof(T));
+        std::memset(rho, 0, size_t(columns * ld) * sizeof(T));
+        const int32_t first = load_sources(front, apart, p, pp, ldp, weight, f, c, rest, ld, size);
+        if (!in_place && num_children) children.add_to_rest(p, r, ld, rho, ld, size);
+        for (int64_t i = 0; i < q; ++i) {
+            rest[i * ld + i] += call_.shift;
+            size[i] += abs(call_.shift);
+            const T* given = call_.rhs + front.slots[p + i] * columns;
+            for (int64_t j = 0; j < columns; ++j) rho[j * ld + i] += given[j];
+        }
+        if (nested) unfold(front, first, p, n, f, spread, ld);
+        if (p && !substitute<false>(cross, p, q, n, columns, pp, weight, v, f, nested ? spread : f, w, c, ld, rest, r, rho, size)) return false;
+
+        // The Schur complement takes the place of the children's, which are used up.
+        num_waiting_ -= num_children;
+        const int64_t base = num_waiting_ ? waiting_[num_waiting_ - 1].end : 0, end = base + (b + 1) * ldb + padded<T>(b * columns);
+        if (!stack_.reserve(end)) return false;
+        T *schur = stack_.data() + base, *sizes = schur + b * ldb, *carried = sizes + ldb;
+        if (!eliminate_rows<T, false>(r, ld, q, n, rho, columns, size, panel, factor, y, schur, ldb, tally)) return false;
+        for (int64_t i = 0; i < q; ++i)
+            for (int64_t j = 0; j < columns; ++j) z_[front.slots[p + i] * columns + j] = y[i * columns + j];
+        if (!b) return true;
+        for (int64_t i = 0; i < b; ++i) sizes[i] = max(size[q + i], abs(schur[i * (ldb + 1)]));
+        for (int64_t i = 0; i < b; ++i)
+            for (int64_t j = 0; j < columns; ++j) carried[i * columns + j] = rho[j * ld + q + i];
+        waiting_[num_waiting_++] = {base, end, number};
+        return true;
+    }
+
+    // Load all sources of a front; return the first block that goes to R. `apart`: the first num_set blocks of R are written, not added.
+    int32_t load_sources(const Front& front, bool apart, int64_t p, T* pp, int64_t ldp, T* weight, T* f, T* c, T* rest, int64_t ld, T* size) {
+        const Shape& shape = front.shape;
+        const bool dense = shape.flags & kDenseJacobian;
+        if (p && !dense) std::memset(f, 0, size_t(p * ld) * sizeof(T));
+        int32_t k = 0;
+        for (; k < shape.num_blocks && shape.blocks[k].kind != kR; ++k) {
+            const Block& block = shape.blocks[k];
+            const int64_t at = front.sources[k];
+            const T* src = call_.sources + at;
+            if (block.kind == kF && dense) {
+                place<T, false>(block, src, f, ld);
+            } else if (block.kind == kF) {
+                place<T, true>(block, src, f, ld);
+            } else if (block.kind == kPP) {
+                place_upper<T, true>(block, src, call_.sources_len - at, pp, ldp);
+                place_diagonal(block, src, weight);
+            } else if (block.kind == kC) {
+                place<T, true>(block, src, c, ld);
+            }
+        }
+        const int32_t first = k, written = apart ? first + shape.num_set : 0;
+        for (; k < shape.num_blocks; ++k) {
+            const int64_t at = front.sources[k];
+            const T* src = call_.sources + at;
+            if (k < written)
+                place_upper<T, false>(shape.blocks[k], src, call_.sources_len - at, rest, ld);
+            else
+                place_upper<T, true>(shape.blocks[k], src, call_.sources_len - at, rest, ld);
+        }
+        const int32_t* diagonal = front.sources + shape.num_blocks;
+        for (k = 0; k < shape.num_diag; ++k) size[shape.diag[k]] += abs(call_.sources[diagonal[k]]);
+        return first;
+    }
+
+    // F := (I - G)⁻¹F, from the last pair, which reads no other, to the first; and the magnitudes that went into it.
+    void unfold(const Front& front, int32_t blocks, int64_t p, int64_t n, T* f, T* spread, int64_t ld) {
+        const Shape& shape = front.shape;
+        for (int64_t i = 0; i < p * ld; ++i) spread[i] = abs(f[i]);
+        for (int64_t row = p - 1; row >= 0; --row)
+            for (int32_t k = 0; k < blocks; ++k)
+                if (shape.blocks[k].kind == kG)
+                    for_row(shape.blocks[k], call_.sources + front.sources[k], row, [&](int64_t j, T x) {
+                        axpy(f + row * ld, x, f + j * ld, n);
+                        axpy(spread + row * ld, abs(x), spread + j * ld, n);
+                    });
+    }
+
+    // R += Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along; and what this adds to the diagonal at most.
+    template <bool FIXED>
+    GNEWT_INLINE bool substitute(bool cross, int64_t p, int64_t q, int64_t n, int64_t columns, T* pp, T* weight, const T* v, T* f, const T* spread,
+                                 T* w, T* c, int64_t ld, const T* h, T* r, T* rho, T* size) {
+        const int64_t ldp = padded<T>(p);
+        bool definite = true, good = true;
+        for (int64_t i = 0; i < p; ++i) {
+            const T d = pp[i * ldp + i];
+            definite &= d > 0;
+            good &= kept(d, weight[i]);
+            weight[i] = abs(d);
+        }
+        if (!good) return false;
+        mirror(p, pp, ldp);
+        if (!definite && bare(p, pp, ldp)) return false;
+        multiply<T, kSet, FIXED>(p, 0, p, false, n, pp, ldp, f, ld, w, ld, w, ld);
+        for (int64_t i = 0; cross && i < p; ++i) axpy(w + i * ld, T(1), c + i * ld, n);
+        int64_t j = 0;
+        if (definite) {
+            for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) add_sizes<4, false>(p, weight, spread + j, w + j, ld, size + j);
+            for (; j < n; j += kWidth<T>) add_sizes<1, false>(p, weight, spread + j, w + j, ld, size + j);
+        } else {
+            for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) add_sizes<4, true>(p, weight, spread + j, w + j, ld, size + j);
+            for (; j < n; j += kWidth<T>) add_sizes<1, true>(p, weight, spread + j, w + j, ld, size + j);
+        }
+        multiply<T, kAdd, FIXED>(p, 0, columns, false, n, v, columns, f, ld, rho, ld, rho, ld);
+        if (h != r) {
+            multiply<T, kAdd, FIXED>(p, 0, q, true, n, f, ld, w, ld, h, ld, r, ld);
+            multiply<T, kSet, FIXED>(p, q, n, true, n, f, ld, w, ld, r, ld, r, ld);
+        } else {
+            multiply<T, kAdd, FIXED>(p, 0, n, true, n, f, ld, w, ld, r, ld, r, ld);
+        }
+        if (!cross) return true;
+        for (int64_t i = 0; i < p; ++i)
+            for (int64_t k = 0; k < n; ++k) size[k] += abs(spread[i * ld + k] * c[i * ld + k]);
+        multiply<T, kAdd, FIXED>(p, 0, n, true, n, c, ld, f, ld, r, ld, r, ld);
+        return true;
+    }
+
+    // Whether a row that is not zero has nothing on its diagonal: nothing would betray noise in it.
+    static bool bare(int64_t p, const T* pp, int64_t ldp) {
+        for (int64_t i = 0; i < p; ++i)
+            for (int64_t j = 0; pp[i * ldp + i] == 0 && j < p; ++j)
+                if (pp[i * ldp + j] != 0) return true;
+        return false;
+    }
+
+    // size[j] += Σ_i weight[i] F[i, j]²: for a definite PP this bounds all that cancels in Fᵀ PP F; else the terms of FᵀW as well.
+    template <int VECTORS, bool BOTH>
+    static GNEWT_INLINE void add_sizes(int64_t p, const T* weight, const T* f, const T* w, int64_t ld, T* size) {
+        Vec<T> sums[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) sums[v] = load(size + v * kWidth<T>);
+        for (int64_t i = 0; i < p; ++i, f += ld, w += ld) {
+            const T d = weight[i];
+#pragma GCC unroll 4
+            for (int v = 0; v < VECTORS; ++v) {
+                const Vec<T> x = load(f + v * kWidth<T>);
+                sums[v] += d * x * x;
+                if (BOTH) sums[v] += vabs<T>(x * load(w + v * kWidth<T>));
+            }
+        }
+        for (int v = 0; v < VECTORS; ++v) store(size + v * kWidth<T>, sums[v]);
+    }
+
+    // The lower triangle from the upper.
+    static GNEWT_INLINE void mirror(int64_t n, T* a, int64_t ld) {
+        for (int64_t i = 0; i + 4 <= n; i += 4)
+            for (int64_t j = 0; j <= i; j += 4) {
+                const T* from = a + j * ld + i;
+                T* to = a + i * ld + j;
+                Quad<T> x = load4(from), y = load4(from + ld), z = load4(from + 2 * ld), w = load4(from + 3 * ld);
+                if (i == j) {
+                    const Quad<T> s = x, t = y, u = z;
+                    Quad<T> last = w;
+                    transpose<T>(x, y, z, w);
+                    store4(to, s);
+                    store4(to + ld, GNEWT_SHUFFLE(y, t, 0, 5, 6, 7));
+                    store4(to + 2 * ld, GNEWT_SHUFFLE(z, u, 0, 1, 6, 7));
+                    store4(to + 3 * ld, GNEWT_SHUFFLE(w, last, 0, 1, 2, 7));
+                    continue;
+                }
+                transpose<T>(x, y, z, w);
+                store4(to, x);
+                store4(to + ld, y);
+                store4(to + 2 * ld, z);
+                store4(to + 3 * ld, w);
+            }
+        for (int64_t k = n / 4 * 4; k < n; ++k)
+            for (int64_t j = 0; j < k; ++j) a[k * ld + j] = a[j * ld + k];
+    }
+
+    const Call<T>& call_;
+    PlanView plan_;
+    int64_t columns_, num_waiting_ = 0;
+    T* factor_end_ = nullptr;
+    Buffer<T> work_, stack_, z_;
+    Buffer<Message> waiting_;
+};
+
+}  // namespace GNEWT_ISA
+}  // namespace gnewt::engine
