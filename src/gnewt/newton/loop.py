@@ -148,6 +148,7 @@ class State(NamedTuple):
     code: Int[Array, ""]
     factorizations: Int[Array, ""]
     evaluations: Int[Array, ""]
+    gradients: Int[Array, ""]
     record: Record
     """Of the last step."""
 
@@ -183,7 +184,7 @@ def start(
     fresh = search.begin(problem, x, models)
     same = jax.tree_util.tree_structure(memory) == jax.tree_util.tree_structure(fresh)
     memory = search.resume(memory) if same else fresh
-    return State(zero, x, models, memory, code, zero, zero + 1, record), limits
+    return State(zero, x, models, memory, code, zero, zero + 1, zero + 1, record), limits
 
 
 def settle(
@@ -203,6 +204,7 @@ def settle(
         jnp.where((move.code == RUNNING) | (move.taken & small), code, move.code).astype(jnp.int32),
         state.factorizations + proposal.factorizations,
         state.evaluations + proposal.evaluations,
+        state.gradients + proposal.wanted,
         move.record,
     )
 

@@ -172,13 +172,14 @@ def _result(system: System, state: State, history: Any, factor: Factor | None) -
         num_steps=state.step,
         num_factorizations=state.factorizations,
         num_evaluations=state.evaluations,
+        num_gradients=state.gradients,
         history=history,
         memory=state.memory,
         factor=factor,
     )
     if isinstance(state.code, Tracer):
         return result
-    counts = ("code", "num_steps", "num_factorizations", "num_evaluations")
+    counts = ("code", "num_steps", "num_factorizations", "num_evaluations", "num_gradients")
     return dataclasses.replace(
         result,
         fun=float(result.fun),
