@@ -73,10 +73,12 @@ def solve_subproblem(
     hint: Array,
     slack: float,
     max_factorizations: int,
+    reach: Array | None = None,
 ) -> Solution:
     """Solve to ‖p‖ within (1 ± slack)Δ.
 
     Args:
+        reach: length up to which the Newton step is taken where H ≻ 0; the radius unless given.
         guess: first μ; 0 asks for the Newton step.
         hint: a μ that was large enough for a similar H.
         max_factorizations: after the first that is positive definite.
@@ -85,6 +87,7 @@ def solve_subproblem(
     size = jnp.linalg.norm(gradient)
     tiny = jnp.finfo(gradient.dtype).tiny
     eps = jnp.finfo(gradient.dtype).eps
+    reach = radius if reach is None else reach
 
     def attempt(s: _Search) -> _Search:
         p, factor = problem.factor_solve(models, s.shift, -gradient)
@@ -97,14 +100,14 @@ def solve_subproblem(
 
         # On the boundary, inside with μ = 0, or the hard case: done.
         near = jnp.abs(length - radius) <= slack * radius
-        inside = at_zero & (length <= radius)
+        inside = at_zero & (length <= reach)
         tau, gain = _complete(p, z, curvature, gradient, slope, s.shift, radius)
         # Moré and Sorensen's test: what p + τz misses is a small share of what it gains.
         hard = (length < radius) & (tau**2 * curvature <= slack * (s.shift * radius**2 - slope))
         done = definite & (near | inside | hard)
 
         # The best step so far: p itself, p cut to the boundary, or p + τz.
-        cut = jnp.minimum(1.0, radius / jnp.maximum(length, tiny))
+        cut = jnp.where(inside, 1.0, jnp.minimum(1.0, radius / jnp.maximum(length, tiny)))
         own = -cut * slope + 0.5 * cut**2 * (slope + s.shift * length**2)
         use_z = (length < radius) & ~inside & (gain > own)
         step = jnp.where(use_z, p + tau * z, cut * p)
