@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 
 from gnewt.kkt import Elimination, LocalModels
 from gnewt.newton.objective import Point
+from gnewt.newton.products import ProductSystem
 from gnewt.newton.system import System
 
 STATUSES = (
@@ -77,8 +78,13 @@ class Proposal(NamedTuple):
 class Problem:
     """What a search may ask of the objective. Everything is traceable."""
 
-    system: System
+    system: System | ProductSystem
     point: Point
+
+    @property
+    def eliminates(self) -> bool:
+        """Whether H + μI can be factorised; else there are products H·v only."""
+        return isinstance(self.system, System)
 
     @property
     def size(self) -> int:
@@ -102,10 +108,15 @@ class Problem:
     def gradient(self, models: LocalModels) -> Array:
         return models.duals[: self.size]
 
+    def product(self, x: Array, v: Array) -> Array:
+        return self.system.product(dataclasses.replace(self.point, x=x), v)
+
     def factor_solve(self, models: LocalModels, shift: Any, rhs: Array) -> tuple[Array, Elimination]:
+        assert isinstance(self.system, System)
         return self.system.factor_solve(models, shift, rhs)
 
     def solve(self, models: LocalModels, elimination: Elimination, rhs: Array) -> Array:
+        assert isinstance(self.system, System)
         return self.system.solve(models, elimination, rhs)
 
 

@@ -46,6 +46,8 @@ class Solution(NamedTuple):
     """Whether any H + μI was positive definite."""
     spectrum: Spectrum
     factorizations: Int[Array, ""]
+    length: Float[Array, ""]
+    """‖p‖, in the norm of the ball."""
 
 
 class _Search(NamedTuple):
@@ -166,7 +168,8 @@ def solve_subproblem(
     end = jax.lax.while_loop(
         lambda s: ~s.done & (s.since < max_factorizations) & (s.count < _MOST), attempt, begin
     )
-    return Solution(end.best, end.best_shift, end.decrease, end.decrease > 0, end.spectrum, end.count)
+    found, length = end.decrease > 0, jnp.linalg.norm(end.best)
+    return Solution(end.best, end.best_shift, end.decrease, found, end.spectrum, end.count, length)
 
 
 def begin_spectrum(problem: Problem, x: Array) -> Spectrum:

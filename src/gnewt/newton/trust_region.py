@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from gnewt.kkt import LocalModels
+from gnewt.newton.krylov import solve_with_products
 from gnewt.newton.loop import (
     RUNNING,
     SINGULAR,
@@ -66,18 +67,7 @@ class TrustRegion:
 
     def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
         """Solve the subproblem, evaluate f there, and once more where a cubic along the step has its minimum."""
-        known = memory.spectrum.inertia[0] >= 0  # the model was tried before, with a larger ball
-        found = solve_subproblem(
-            problem,
-            models,
-            jnp.where(jnp.isfinite(memory.radius), memory.radius, jnp.maximum(1.0, jnp.linalg.norm(x))),
-            memory.spectrum,
-            jnp.where(known, memory.shift, 0.0),
-            memory.shift,
-            self.slack,
-            self.max_factorizations,
-            reach=memory.radius,
-        )
+        found = self._subproblem(problem, x, models, memory)
         value = problem.value(x + found.step)
         close, noise = _drowns(problem, models, found)
         ratio = _ratio(models, value, found)
@@ -107,14 +97,14 @@ class TrustRegion:
         shrinks = largest(problem.gradient(after)) < largest(gradient)
         taken = proposal.wanted & all_finite(after) & (~close | shrinks)
         ratio = jnp.where(jnp.isfinite(value), _ratio(models, value, found), -jnp.inf)
-        length = jnp.linalg.norm(found.step)
+        length = found.length
         before = jnp.where(jnp.isfinite(memory.radius), memory.radius, length)
         share = _share(models.value, value, jnp.vdot(gradient, found.step))
         # Derivatives that are not finite are met behind a good value only.
         refused = jnp.where(proposal.wanted & ~close, 0.1 * times, share) * length
         radius = jnp.where(taken, self._radius(before, length, times, ratio, share, close), refused)
 
-        reach = jnp.linalg.norm(x) + length
+        reach = jnp.linalg.norm(x) + jnp.linalg.norm(found.step)
         stuck = ~taken & (close | (radius <= problem.eps * jnp.maximum(reach, tiny)))
         runs_away = (value == -jnp.inf) | (taken & (after.value < -1.0 / problem.eps**2))
         code = jnp.where(stuck, STALLED, RUNNING)
@@ -126,6 +116,24 @@ class TrustRegion:
             lambda new, old: jnp.where(taken, new, old), forget(found.spectrum), found.spectrum
         )
         return Move(taken, Memory(radius, found.shift, spectrum), code, record)
+
+    def _subproblem(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Solution:
+        """Minimise the model in the ball; before there is a radius, by the Newton step where H ≻ 0."""
+        radius = jnp.where(jnp.isfinite(memory.radius), memory.radius, jnp.maximum(1.0, jnp.linalg.norm(x)))
+        if not problem.eliminates:
+            return solve_with_products(problem, x, models, radius, memory.radius, memory.spectrum)
+        known = memory.spectrum.inertia[0] >= 0  # the model was tried before, with a larger ball
+        return solve_subproblem(
+            problem,
+            models,
+            radius,
+            memory.spectrum,
+            jnp.where(known, memory.shift, 0.0),
+            memory.shift,
+            self.slack,
+            self.max_factorizations,
+            reach=memory.radius,
+        )
 
     def _radius(
         self, radius: Array, length: Array, times: Array, ratio: Array, share: Array, close: Array
