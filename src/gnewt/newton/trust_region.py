@@ -51,7 +51,7 @@ class TrustRegion:
     growth: float = 3.0
     slack: float = 0.1
     """How far from the boundary a step may end that should end there."""
-    longest: float = 4.0
+    longest: float = 10.0
     """How far beyond a good step f may be tried, in lengths of that step; 0 for the plain trust region."""
     max_factorizations: int = 8
     """In one step, once H + μI is positive definite."""
