@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from gnewt.kkt import OK, Elimination, LocalModels
+from gnewt.kkt import OK, SINGULAR, Elimination, LocalModels
 from gnewt.newton.loop import Problem
 
 _GROWTH = 8.0
-"""How fast μ grows while nothing is known but that it is too small."""
+"""How fast μ grows, at most, while nothing is known but that it is too small; it begins with 2."""
 _MOST = 64
 """Factorisations after which a positive definite one is not looked for any more: 8⁶⁴ is beyond any number."""
 
@@ -64,6 +64,8 @@ class _Search(NamedTuple):
     count: Array
     since: Array
     """Factorisations since the first positive definite one."""
+    null: Array
+    """Largest μ with an eigenvalue that the elimination could not tell from 0; nothing is gained close to it."""
 
 
 def solve_subproblem(
@@ -127,7 +129,8 @@ def solve_subproblem(
         upper = jnp.where(definite & (length < radius), jnp.minimum(s.upper, s.shift), s.upper)
         # Where indefinite: -λ₁ + |gᵀz|/Δ is a lower bound too, close where z has found λ₁; if not, grow.
         push = jnp.maximum(jnp.abs(jnp.vdot(gradient, z)), 1e-2 * size) / radius
-        grown = jnp.maximum(jnp.maximum(lower + push, _GROWTH * s.shift), hint)
+        growth = jnp.minimum(2.0 ** (1 + s.count).astype(gradient.dtype), _GROWTH)
+        grown = jnp.maximum(jnp.maximum(lower + push, growth * s.shift), hint)
         proposal = jnp.where(definite, newton, grown)
         floor = jnp.maximum(lower, 0.0)
         middle = jnp.maximum(jnp.sqrt(floor * upper), floor + 0.1 * (upper - floor))
@@ -137,6 +140,9 @@ def solve_subproblem(
         next_shift = jnp.where(lower < 0, jnp.maximum(next_shift, 0.0), next_shift)
         # A bracket as narrow as rounding holds nothing new.
         exhausted = definite & jnp.isfinite(upper) & (upper - lower <= 4 * eps * jnp.maximum(upper, tiny))
+        drowned = (factor.status == SINGULAR) & (factor.inertia[1] == 0)
+        null = jnp.where(drowned, jnp.maximum(s.null, s.shift), s.null)
+        exhausted = exhausted | (definite & (length < radius) & (s.shift <= _GROWTH * null))
         below = jnp.where(definite, s.spectrum.lower, s.shift)
         below = jnp.maximum(below, jnp.where(jnp.isfinite(rayleigh), rayleigh, s.spectrum.lower))
         return _Search(
@@ -150,6 +156,7 @@ def solve_subproblem(
             done | exhausted,
             s.count + 1,
             s.since + (definite | (s.since > 0)),
+            null,
         )
 
     nothing = jnp.full((), -jnp.inf, gradient.dtype)
@@ -164,6 +171,7 @@ def solve_subproblem(
         jnp.zeros((), bool),
         jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
+        jnp.zeros_like(guess),
     )
     end = jax.lax.while_loop(
         lambda s: ~s.done & (s.since < max_factorizations) & (s.count < _MOST), attempt, begin

@@ -31,7 +31,9 @@ class Memory(NamedTuple):
 
     radius: Array
     shift: Array
-    """μ to begin with; 0 asks for the Newton step."""
+    """μ of the last step; 0 if that was the Newton step."""
+    last: Array
+    """Length of the last step."""
     spectrum: Spectrum
 
 
@@ -49,7 +51,7 @@ class TrustRegion:
     shrink_below: float = 0.25
     grow_above: float = 0.75
     growth: float = 3.0
-    slack: float = 0.1
+    slack: float = 0.2
     """How far from the boundary a step may end that should end there."""
     longest: float = 10.0
     """How far beyond a good step f may be tried, in lengths of that step; 0 for the plain trust region."""
@@ -59,11 +61,12 @@ class TrustRegion:
     def begin(self, problem: Problem, x: Array, models: LocalModels) -> Memory:
         """Nothing is known of the radius unless it is given."""
         radius = jnp.full((), jnp.inf if self.radius is None else self.radius, x.dtype)
-        return Memory(radius, jnp.zeros((), x.dtype), begin_spectrum(problem, x))
+        zero = jnp.zeros((), x.dtype)
+        return Memory(radius, zero, zero, begin_spectrum(problem, x))
 
     def resume(self, memory: Memory) -> Memory:
         """Go on with the radius."""
-        return Memory(memory.radius, jnp.zeros_like(memory.shift), forget(memory.spectrum))
+        return memory._replace(shift=jnp.zeros_like(memory.shift), spectrum=forget(memory.spectrum))
 
     def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
         """Solve the subproblem, evaluate f there, and once more where a cubic along the step has its minimum."""
@@ -74,7 +77,7 @@ class TrustRegion:
         enough = jnp.where(close, value <= models.value + noise, ratio >= self.accept)
         wanted = found.found & jnp.isfinite(value) & enough
         length = _best_length(problem.gradient(models), models.value, value, found, self.longest)
-        tries = wanted & ~close & (jnp.abs(length - 1.0) > self.slack)
+        tries = wanted & ~close & (jnp.abs(length - 1.0) > 0.1)
         again = jax.lax.cond(tries, problem.value, lambda _: value, x + length * found.step)
         length = jnp.where(tries & jnp.isfinite(again) & (again < value - noise), length, 1.0)
         count = 1 + tries.astype(jnp.int32)
@@ -115,20 +118,22 @@ class TrustRegion:
         spectrum = jax.tree_util.tree_map(
             lambda new, old: jnp.where(taken, new, old), forget(found.spectrum), found.spectrum
         )
-        return Move(taken, Memory(radius, found.shift, spectrum), code, record)
+        return Move(taken, Memory(radius, found.shift, length, spectrum), code, record)
 
     def _subproblem(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Solution:
         """Minimise the model in the ball; before there is a radius, by the Newton step where H ≻ 0."""
         radius = jnp.where(jnp.isfinite(memory.radius), memory.radius, jnp.maximum(1.0, jnp.linalg.norm(x)))
         if not problem.eliminates:
             return solve_with_products(problem, x, models, radius, memory.radius, memory.spectrum)
-        known = memory.spectrum.inertia[0] >= 0  # the model was tried before, with a larger ball
+        # H itself is tried first only where the last step needed no shift: else μ*, larger in a smaller ball, is.
+        floor = jnp.maximum(memory.spectrum.lower, 0.0)
+        guess = floor + jnp.maximum(memory.shift - floor, 0.0) * memory.last / radius
         return solve_subproblem(
             problem,
             models,
             radius,
             memory.spectrum,
-            jnp.where(known, memory.shift, 0.0),
+            guess,
             memory.shift,
             self.slack,
             self.max_factorizations,
