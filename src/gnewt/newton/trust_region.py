@@ -74,7 +74,8 @@ class TrustRegion:
         value = problem.value(x + found.step)
         close, noise = _drowns(problem, models, found)
         ratio = _ratio(models, value, found)
-        enough = jnp.where(close, value <= models.value + noise, ratio >= self.accept)
+        # Rounding of a long program is more than that of its result: where the gradient decides, f may rise a little.
+        enough = jnp.where(close, value <= models.value + 64 * noise, ratio >= self.accept)
         wanted = found.found & jnp.isfinite(value) & enough
         length = _best_length(problem.gradient(models), models.value, value, found, self.longest)
         tries = wanted & ~close & (jnp.abs(length - 1.0) > 0.1)
