@@ -182,7 +182,7 @@ def _best_length(gradient: Array, before: Array, value: Array, found: Solution, 
 
         φ(t) = f + s·t + ½c·t² + e·t³,   s = gᵀp,   c = pᵀHp,   e = f(x + p) - f - s - ½c
 
-    A gradient costs more than a value of f, and far from the solution this saves a third of them.
+    A gradient costs more than a value of f, and far from the solution this saves about a fifth of them.
     """
     slope = jnp.vdot(gradient, found.step)
     curvature = -2.0 * (found.decrease + slope)
