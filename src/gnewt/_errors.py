@@ -33,6 +33,10 @@ class PlanError(GnewtError):
     """An elimination order or a tree decomposition that is not valid, or a hopeless width."""
 
 
+class WidthError(PlanError):
+    """A tree too wide for memory."""
+
+
 class QPError(GnewtError):
     """A quadratic program that has no unique solution; names the rows or vertices."""
 

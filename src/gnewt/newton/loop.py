@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 
 from gnewt.kkt import Elimination, LocalModels
 from gnewt.newton.objective import Point
+from gnewt.newton.products import ProductSystem
 from gnewt.newton.system import System
 
 STATUSES = (
@@ -77,8 +78,13 @@ class Proposal(NamedTuple):
 class Problem:
     """What a search may ask of the objective. Everything is traceable."""
 
-    system: System
+    system: System | ProductSystem
     point: Point
+
+    @property
+    def eliminates(self) -> bool:
+        """Whether H + μI can be factorised; else there are products H·v only."""
+        return isinstance(self.system, System)
 
     @property
     def size(self) -> int:
@@ -102,10 +108,15 @@ class Problem:
     def gradient(self, models: LocalModels) -> Array:
         return models.duals[: self.size]
 
+    def product(self, x: Array, v: Array) -> Array:
+        return self.system.product(dataclasses.replace(self.point, x=x), v)
+
     def factor_solve(self, models: LocalModels, shift: Any, rhs: Array) -> tuple[Array, Elimination]:
+        assert isinstance(self.system, System)
         return self.system.factor_solve(models, shift, rhs)
 
     def solve(self, models: LocalModels, elimination: Elimination, rhs: Array) -> Array:
+        assert isinstance(self.system, System)
         return self.system.solve(models, elimination, rhs)
 
 
@@ -148,6 +159,7 @@ class State(NamedTuple):
     code: Int[Array, ""]
     factorizations: Int[Array, ""]
     evaluations: Int[Array, ""]
+    gradients: Int[Array, ""]
     record: Record
     """Of the last step."""
 
@@ -183,7 +195,7 @@ def start(
     fresh = search.begin(problem, x, models)
     same = jax.tree_util.tree_structure(memory) == jax.tree_util.tree_structure(fresh)
     memory = search.resume(memory) if same else fresh
-    return State(zero, x, models, memory, code, zero, zero + 1, record), limits
+    return State(zero, x, models, memory, code, zero, zero + 1, zero + 1, record), limits
 
 
 def settle(
@@ -203,6 +215,7 @@ def settle(
         jnp.where((move.code == RUNNING) | (move.taken & small), code, move.code).astype(jnp.int32),
         state.factorizations + proposal.factorizations,
         state.evaluations + proposal.evaluations,
+        state.gradients + proposal.wanted,
         move.record,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from gnewt._errors import PerformanceNotice, PlanError, WidthError, explain_error
 from gnewt._typing import PyTree
 from gnewt.graph import Graph, Structure
 from gnewt.newton.check import self_check
@@ -32,10 +34,14 @@ from gnewt.newton.loop import (
     start,
 )
 from gnewt.newton.objective import Objective, Point
+from gnewt.newton.products import ProductSystem
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result
 from gnewt.newton.system import System, system_of
 from gnewt.newton.trust_region import TrustRegion
+
+_HOPELESS_FLOPS = 1e12
+"""Of one factorisation: minutes on one core, where a product takes a fraction of a second."""
 
 
 def minimize(
@@ -71,7 +77,8 @@ def minimize(
         max_steps: limit on the number of steps.
         order: elimination order, as in `newton_step`.
         curvature: `"exact"`, or `"gauss_newton"`, which keeps the curvature of the losses only.
-        engine: `"auto"`, or one of `gnewt.kkt.ENGINES`.
+        engine: `"auto"`, one of `gnewt.kkt.ENGINES`, or `"products"`: no elimination, Lanczos with products H·v in
+            the same trust region. `"auto"` falls back to it, with a `PerformanceNotice`, where the tree is too wide.
         verbose: show a row per step on standard error (not inside jit).
         callback: called with a `Progress` after each step; the run stops if it returns True (not inside jit).
         time_limit: seconds after which no further step is begun (not inside jit).
@@ -80,8 +87,15 @@ def minimize(
     objective = Objective(target, 0, has_aux)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     point = objective.at((begin_at, *args))
-    system = system_of(point, objective.slots(order), curvature, engine)
+    system = _system(point, objective.slots(order), curvature, engine)
     search = TrustRegion() if search is None else search
+    if isinstance(system, ProductSystem) and not isinstance(search, TrustRegion):
+        raise PlanError(
+            explain_error(
+                f"{type(search).__name__} needs to factorise H + μI, and the tree is too wide for that",
+                remedy="use search=TrustRegion(), which can do with products H·v",
+            )
+        )
     if point.is_traced:
         state, rows = run(Problem(system, point), search, point.x, tol, max_steps, memory)
         return _result(system, state, rows, None)
@@ -89,11 +103,31 @@ def minimize(
     return host.run(point, tol, max_steps, memory, check)
 
 
+def _system(point: Point, order: Any, curvature: str, engine: str) -> System | ProductSystem:
+    """Plan, unless that is hopeless."""
+    structure = point.structure
+    inexact = structure.memo(("products", curvature), lambda: ProductSystem(structure, curvature))
+    if engine == "products":
+        return inexact
+    try:
+        system = system_of(point, order, curvature, engine)
+        if engine != "auto" or system.plan.certificate.flops <= _HOPELESS_FLOPS:
+            return system
+        why = f"a factorisation would take minutes: {system.plan.certificate}"
+    except WidthError as error:
+        if engine != "auto":
+            raise
+        why = str(error).splitlines()[0]
+    notice = f"{why}; going on with products H·v instead (inexact Newton)"
+    warnings.warn(notice, PerformanceNotice, stacklevel=3)
+    return inexact
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Host:
     """The loop from the host: with progress, and with ways to stop it."""
 
-    system: System
+    system: System | ProductSystem
     search: Search
     callback: Callable[[Progress], Any] | None
     time_limit: float
@@ -109,7 +143,7 @@ class _Host:
             bad = system.nonfinite(point, state.models)
             detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
             return dataclasses.replace(_result(system, state, (), None), detail=detail)
-        if check:
+        if check and isinstance(system, System):
             system.structure.memo(("checked", system.curvature), lambda: self_check(system, point, models))
         history: list[Record] = []
         ended = None
@@ -131,6 +165,8 @@ class _Host:
             ended = "interrupted"
         if ended is not None and int(state.code) in (RUNNING, MAX_STEPS):
             state = state._replace(code=jnp.asarray(STATUSES.index(ended), jnp.int32))
+        if not isinstance(system, System):
+            return _result(system, state, tuple(history), None)
         last = dataclasses.replace(point, x=state.x)
         gradient = state.models.duals[: system.structure.num_inputs]
         raw, numbers = system.factor_solve(state.models, 0.0, -gradient)
@@ -145,7 +181,7 @@ class _Host:
         return "stopped" if self.callback(seen) is True else None
 
 
-def _compile(system: System, search: Search) -> tuple[Any, Any, Any]:
+def _compile(system: System | ProductSystem, search: Search) -> tuple[Any, Any, Any]:
     """The parts of the loop, compiled with the integers of the system as operands. Derivatives are not among them."""
 
     def problem_of(operands: Any, point: Point) -> Problem:
@@ -163,7 +199,7 @@ def _compile(system: System, search: Search) -> tuple[Any, Any, Any]:
     return jax.jit(begin), jax.jit(propose), jax.jit(finish)
 
 
-def _result(system: System, state: State, history: Any, factor: Factor | None) -> Result:
+def _result(system: System | ProductSystem, state: State, history: Any, factor: Factor | None) -> Result:
     result = Result(
         x=system.structure.unravel(state.x),
         fun=state.models.value,
@@ -172,13 +208,14 @@ def _result(system: System, state: State, history: Any, factor: Factor | None) -
         num_steps=state.step,
         num_factorizations=state.factorizations,
         num_evaluations=state.evaluations,
+        num_gradients=state.gradients,
         history=history,
         memory=state.memory,
         factor=factor,
     )
     if isinstance(state.code, Tracer):
         return result
-    counts = ("code", "num_steps", "num_factorizations", "num_evaluations")
+    counts = ("code", "num_steps", "num_factorizations", "num_evaluations", "num_gradients")
     return dataclasses.replace(
         result,
         fun=float(result.fun),

@@ -41,6 +41,8 @@ class Result:
     num_factorizations: Any
     num_evaluations: Any
     """Evaluations of the objective, those of the search included."""
+    num_gradients: Any
+    """Points at which derivatives were taken: the start, and every trial whose value was good enough."""
     history: Any
     """A `Record` for every step; inside jit one Record of arrays with max_steps rows, NaN behind the last."""
     memory: Any
@@ -64,7 +66,7 @@ class Result:
         return MESSAGES[self.status] + (f": {self.detail}" if self.detail else "")
 
     def __str__(self) -> str:
-        work = f"({self.num_factorizations} factorizations, {self.num_evaluations} evaluations)"
+        work = f"({self.num_factorizations} factorizations, {self.num_evaluations} evaluations, {self.num_gradients} gradients)"
         rows: list[tuple[str, Any]] = [
             ("status", f"{self.status}: {self.message}"),
             ("fun", f"{float(self.fun):.12g}"),

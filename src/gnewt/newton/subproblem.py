@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from gnewt.kkt import OK, Elimination, LocalModels
+from gnewt.kkt import OK, SINGULAR, Elimination, LocalModels
 from gnewt.newton.loop import Problem
 
 _GROWTH = 8.0
-"""How fast μ grows while nothing is known but that it is too small."""
+"""How fast μ grows, at most, while nothing is known but that it is too small; it begins with 2."""
 _MOST = 64
 """Factorisations after which a positive definite one is not looked for any more: 8⁶⁴ is beyond any number."""
 
@@ -46,6 +46,8 @@ class Solution(NamedTuple):
     """Whether any H + μI was positive definite."""
     spectrum: Spectrum
     factorizations: Int[Array, ""]
+    length: Float[Array, ""]
+    """‖p‖, in the norm of the ball."""
 
 
 class _Search(NamedTuple):
@@ -62,6 +64,8 @@ class _Search(NamedTuple):
     count: Array
     since: Array
     """Factorisations since the first positive definite one."""
+    null: Array
+    """Largest μ with an eigenvalue that the elimination could not tell from 0; nothing is gained close to it."""
 
 
 def solve_subproblem(
@@ -73,10 +77,12 @@ def solve_subproblem(
     hint: Array,
     slack: float,
     max_factorizations: int,
+    reach: Array | None = None,
 ) -> Solution:
     """Solve to ‖p‖ within (1 ± slack)Δ.
 
     Args:
+        reach: length up to which the Newton step is taken where H ≻ 0; the radius unless given.
         guess: first μ; 0 asks for the Newton step.
         hint: a μ that was large enough for a similar H.
         max_factorizations: after the first that is positive definite.
@@ -85,6 +91,7 @@ def solve_subproblem(
     size = jnp.linalg.norm(gradient)
     tiny = jnp.finfo(gradient.dtype).tiny
     eps = jnp.finfo(gradient.dtype).eps
+    reach = radius if reach is None else reach
 
     def attempt(s: _Search) -> _Search:
         p, factor = problem.factor_solve(models, s.shift, -gradient)
@@ -97,14 +104,14 @@ def solve_subproblem(
 
         # On the boundary, inside with μ = 0, or the hard case: done.
         near = jnp.abs(length - radius) <= slack * radius
-        inside = at_zero & (length <= radius)
+        inside = at_zero & (length <= reach)
         tau, gain = _complete(p, z, curvature, gradient, slope, s.shift, radius)
         # Moré and Sorensen's test: what p + τz misses is a small share of what it gains.
         hard = (length < radius) & (tau**2 * curvature <= slack * (s.shift * radius**2 - slope))
         done = definite & (near | inside | hard)
 
         # The best step so far: p itself, p cut to the boundary, or p + τz.
-        cut = jnp.minimum(1.0, radius / jnp.maximum(length, tiny))
+        cut = jnp.where(inside, 1.0, jnp.minimum(1.0, radius / jnp.maximum(length, tiny)))
         own = -cut * slope + 0.5 * cut**2 * (slope + s.shift * length**2)
         use_z = (length < radius) & ~inside & (gain > own)
         step = jnp.where(use_z, p + tau * z, cut * p)
@@ -122,7 +129,8 @@ def solve_subproblem(
         upper = jnp.where(definite & (length < radius), jnp.minimum(s.upper, s.shift), s.upper)
         # Where indefinite: -λ₁ + |gᵀz|/Δ is a lower bound too, close where z has found λ₁; if not, grow.
         push = jnp.maximum(jnp.abs(jnp.vdot(gradient, z)), 1e-2 * size) / radius
-        grown = jnp.maximum(jnp.maximum(lower + push, _GROWTH * s.shift), hint)
+        growth = jnp.minimum(2.0 ** (1 + s.count).astype(gradient.dtype), _GROWTH)
+        grown = jnp.maximum(jnp.maximum(lower + push, growth * s.shift), hint)
         proposal = jnp.where(definite, newton, grown)
         floor = jnp.maximum(lower, 0.0)
         middle = jnp.maximum(jnp.sqrt(floor * upper), floor + 0.1 * (upper - floor))
@@ -132,6 +140,9 @@ def solve_subproblem(
         next_shift = jnp.where(lower < 0, jnp.maximum(next_shift, 0.0), next_shift)
         # A bracket as narrow as rounding holds nothing new.
         exhausted = definite & jnp.isfinite(upper) & (upper - lower <= 4 * eps * jnp.maximum(upper, tiny))
+        drowned = (factor.status == SINGULAR) & (factor.inertia[1] == 0)
+        null = jnp.where(drowned, jnp.maximum(s.null, s.shift), s.null)
+        exhausted = exhausted | (definite & (length < radius) & (s.shift <= _GROWTH * null))
         below = jnp.where(definite, s.spectrum.lower, s.shift)
         below = jnp.maximum(below, jnp.where(jnp.isfinite(rayleigh), rayleigh, s.spectrum.lower))
         return _Search(
@@ -145,6 +156,7 @@ def solve_subproblem(
             done | exhausted,
             s.count + 1,
             s.since + (definite | (s.since > 0)),
+            null,
         )
 
     nothing = jnp.full((), -jnp.inf, gradient.dtype)
@@ -159,11 +171,13 @@ def solve_subproblem(
         jnp.zeros((), bool),
         jnp.zeros((), jnp.int32),
         jnp.zeros((), jnp.int32),
+        jnp.zeros_like(guess),
     )
     end = jax.lax.while_loop(
         lambda s: ~s.done & (s.since < max_factorizations) & (s.count < _MOST), attempt, begin
     )
-    return Solution(end.best, end.best_shift, end.decrease, end.decrease > 0, end.spectrum, end.count)
+    found, length = end.decrease > 0, jnp.linalg.norm(end.best)
+    return Solution(end.best, end.best_shift, end.decrease, found, end.spectrum, end.count, length)
 
 
 def begin_spectrum(problem: Problem, x: Array) -> Spectrum:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gnewt._errors import PlanError, explain_error
+from gnewt._errors import PlanError, WidthError, explain_error
 from gnewt.graph import Plan, Structure, evaluate, forward, objective
 from gnewt.kkt import (
     CURVATURES,
@@ -56,11 +56,11 @@ class System:
     def maps(self) -> Any:
         if self.bound is not None:
             return self.bound[0]
-        return self.structure.memo("maps", lambda: _on_device(self.structure.maps))
+        return self.structure.memo("maps", lambda: on_device(self.structure.maps))
 
     @cached_property
     def arrays(self) -> Any:
-        return _on_device(self.engine.arrays) if self.bound is None else self.bound[1]
+        return on_device(self.engine.arrays) if self.bound is None else self.bound[1]
 
     def linearize(self, point: Point) -> LocalModels:
         """Compute values, duals and local derivatives."""
@@ -89,7 +89,7 @@ class System:
         """Compute the product of v with the matrix that is solved with: H, or its Gauss-Newton part."""
         if self.curvature == "exact":
             return self.derivatives(point, v)[2]
-        return self._shared(_gauss_newton)(self.maps, point, v)
+        return self._shared(gauss_newton_product)(self.maps, point, v)
 
     def nonfinite(self, point: Point, models: LocalModels) -> tuple[str, str] | None:
         """Name the first value or derivative that is not finite."""
@@ -112,7 +112,8 @@ class System:
         return self.engine.solve if self.engine.name == "reference" else jax.jit(self.engine.solve)
 
 
-def _on_device(arrays: Any) -> Any:
+def on_device(arrays: Any) -> Any:
+    """Put arrays on the device."""
     with jax.ensure_compile_time_eval():  # also when a system is made inside jit
         return jax.tree_util.tree_map(jnp.asarray, arrays)
 
@@ -131,8 +132,9 @@ def _derivatives(maps: Any, point: Point, v: Array) -> tuple[Array, Array, Array
     return value, gradient, curved
 
 
-def _gauss_newton(maps: Any, point: Point, v: Array) -> Array:
-    # Sᵀ (∂²Σl) S v with S = ∂slots/∂x: the curvature of the losses, not of the nodes.
+def gauss_newton_product(maps: Any, point: Point, v: Array) -> Array:
+    """Compute Sᵀ (∂²Σl) S v with S = ∂slots/∂x: the curvature of the losses, not of the nodes."""
+
     def slots_at(x: Array) -> Array:
         return forward(point.structure, maps, point.data, x)
 
@@ -174,10 +176,10 @@ def num_sources(structure: Structure) -> int:
 
 
 def refuse_memory(plan: Plan) -> None:
-    """Raise PlanError where the factor would not fit into memory, before anything is allocated."""
+    """Raise WidthError where the factor would not fit into memory, before anything is allocated."""
     available = memory_limit()
     if plan.certificate.bytes > available:
-        raise PlanError(
+        raise WidthError(
             explain_error(
                 f"the tree is too wide for memory ({available / 1e9:.1f} GB may be used): {plan.certificate}",
                 remedy="try order='best_of'; split global reductions into terms; or use a matrix-free method",

@@ -1,0 +1,88 @@
+"""ProductSystem: an objective whose tree is hopeless, seen through f, its gradient and products H·v."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from gnewt.graph import Structure, evaluate
+from gnewt.kkt import LocalModels
+from gnewt.newton.objective import Point
+from gnewt.newton.system import gauss_newton_product, on_device
+
+_PROBES = 3
+"""Products that the scaling of the inputs is estimated with, once per iterate."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProductSystem:
+    """What `System` is, without a plan: nothing is eliminated.
+
+    Its local models have the inputs as slots, the gradient as duals, and as sources the size of each row of H
+    (estimated, relative to their geometric mean), which scales the inputs.
+    """
+
+    structure: Structure
+    curvature: str
+    bound: Any = None
+
+    @property
+    def operands(self) -> Any:
+        """Index maps of the structure, on the device."""
+        return self.maps
+
+    def bind(self, operands: Any) -> ProductSystem:
+        """Return this system with its integers as operands of the caller's compiled function."""
+        return dataclasses.replace(self, bound=operands)
+
+    @cached_property
+    def maps(self) -> Any:
+        if self.bound is not None:
+            return self.bound
+        return self.structure.memo("maps", lambda: on_device(self.structure.maps))
+
+    def linearize(self, point: Point) -> LocalModels:
+        """Compute value, gradient and scaling."""
+        return self._compiled(_models)(self.maps, point)
+
+    def value(self, point: Point) -> Array:
+        """Compute f alone."""
+        return self._compiled(_value)(self.maps, point)
+
+    def product(self, point: Point, v: Array) -> Array:
+        """Compute H·v, or the product with its Gauss-Newton part."""
+        return self._compiled(_product)(self.maps, point, v)
+
+    def nonfinite(self, point: Point, models: LocalModels) -> tuple[str, str] | None:
+        """Say that something is not finite; places are not known here."""
+        return ("the objective, its gradient or a product with its Hessian is not finite", "")
+
+    def _compiled(self, make: Callable[..., Any]) -> Any:
+        key = ("products", make.__name__, self.curvature)
+        return self.structure.memo(key, lambda: jax.jit(partial(make, self.curvature)))
+
+
+def _value(curvature: str, maps: Any, point: Point) -> Array:
+    return evaluate(point.structure, maps, point.data, point.x)[0]
+
+
+def _product(curvature: str, maps: Any, point: Point, v: Array) -> Array:
+    if curvature == "exact":
+        return jax.jvp(jax.grad(lambda x: point.original(maps, x)), (point.x,), (v,))[1]
+    return gauss_newton_product(maps, point, v)
+
+
+def _models(curvature: str, maps: Any, point: Point) -> LocalModels:
+    value, gradient = jax.value_and_grad(lambda x: point.original(maps, x))(point.x)
+    signs = jax.random.rademacher(jax.random.key(0), (_PROBES, point.x.size), point.x.dtype)
+    rows = jax.lax.map(lambda v: _product(curvature, maps, point, v), signs)
+    size = jnp.sqrt(jnp.mean(rows**2, 0))
+    top = jnp.max(size, initial=0.0)
+    size = jnp.where(top > 0, jnp.maximum(size, 1e-6 * top), 1.0)
+    return LocalModels(value, point.x, gradient, size / jnp.exp(jnp.mean(jnp.log(size))))
