@@ -324,7 +324,7 @@ private:
             else
                 for (int64_t j = i; j < size + columns_; ++j) to[j] = from[j < size ? kept[j] : n + j - size];
             const T bound = at.bound[kept[i]];
-            schur[size * ldb + i] = plan_.causal() ? bound : renewed(abs(from[kept[i]]), bound);
+            schur[size * ldb + i] = renewed(abs(from[kept[i]]), bound);
         }
         waiting_[num_waiting_++] = {base, end, ids_at, number, int32_t(delayed)};
         return kOk;
