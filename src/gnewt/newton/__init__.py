@@ -8,6 +8,7 @@ from gnewt.newton.minimize import minimize
 from gnewt.newton.objective import Objective, Point
 from gnewt.newton.progress import Progress
 from gnewt.newton.result import Result
+from gnewt.newton.rollout import Rollout
 from gnewt.newton.step import STEP_STATUSES, StepInfo, describe, factorize, newton_step
 from gnewt.newton.system import System, system_of
 from gnewt.newton.trust_region import TrustRegion
@@ -23,6 +24,7 @@ __all__ = [
     "Progress",
     "Record",
     "Result",
+    "Rollout",
     "StepInfo",
     "System",
     "TrustRegion",

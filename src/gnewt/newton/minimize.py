@@ -34,8 +34,8 @@ from gnewt.newton.loop import (
 from gnewt.newton.objective import Objective, Point
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result
+from gnewt.newton.rollout import choose_search
 from gnewt.newton.system import System, system_of
-from gnewt.newton.trust_region import TrustRegion
 
 
 def minimize(
@@ -50,6 +50,8 @@ def minimize(
     order: str | Sequence[Any] = "auto",
     curvature: str = "exact",
     engine: str = "auto",
+    duals: str = "adjoint",
+    back_substitution: str = "linear",
     verbose: bool = False,
     callback: Callable[[Progress], Any] | None = None,
     time_limit: float = float("inf"),
@@ -72,16 +74,20 @@ def minimize(
         order: elimination order, as in `newton_step`.
         curvature: `"exact"`, or `"gauss_newton"`, which keeps the curvature of the losses only.
         engine: `"auto"`, or one of `gnewt.kkt.ENGINES`.
+        duals: λ in the Hessians of the nodes: `"adjoint"` (Newton), `"value"` (DDP) or `"zero"` (iLQR).
+        back_substitution: `"linear"`, or `"nonlinear"`: inputs follow their policies while the graph is evaluated. This
+            (and value duals) needs `order="causal"`, and is a search of its own, `gnewt.newton.Rollout`.
         verbose: show a row per step on standard error (not inside jit).
         callback: called with a `Progress` after each step; the run stops if it returns True (not inside jit).
         time_limit: seconds after which no further step is begun (not inside jit).
         check: compare a new structure with JAX's derivatives of the function, once (not inside jit).
     """
     objective = Objective(target, 0, has_aux)
+    search = choose_search(search, duals, back_substitution)
+    curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     point = objective.at((begin_at, *args))
     system = system_of(point, objective.slots(order), curvature, engine)
-    search = TrustRegion() if search is None else search
     if point.is_traced:
         state, rows = run(Problem(system, point), search, point.x, tol, max_steps, memory)
         return _result(system, state, rows, None)
