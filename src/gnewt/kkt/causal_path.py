@@ -226,11 +226,13 @@ class PathWalk:
         hessian, gradient = _widen(wave, step)
         if "loss" in part:
             hessian = hessian + part["loss"]
+        if not len(step.mine):
+            return hessian, gradient
         mine = take(hessian, step.mine, 0)
         qvv, qvs = take(mine, step.mine, 1), take(mine, step.rest, 1)
         jacobian, own = part["jacobian"], take(gradient, step.mine)
         out = jacobian.T @ (qvv @ jacobian)
-        if "loss" in part or (step.rest < step.num_before).any():
+        if (step.rest < step.num_before).any():
             cross = jacobian.T @ qvs
             out = out + cross + cross.T + take(take(hessian, step.rest, 0), step.rest, 1)
         if "node" in part:
@@ -366,7 +368,7 @@ def _follow(order: CausalOrder) -> tuple[list[_Raw], list[tuple[Any, ...]], int]
     """Walk the steps with the wave: raw steps, (slots, kept, instances of each use) of each, largest wave."""
     wave: list[int] = []
     steps, tables, wide = [], [], 0
-    for step in order.steps:
+    for step in itertools.chain.from_iterable(map(_losses_first, order.steps)):
         full = list(dict.fromkeys([*wave, *_touched(order.structure, step)]))
         at = {slot: i for i, slot in enumerate(full)}
         gone = set(step.slots.tolist())
@@ -380,6 +382,14 @@ def _follow(order: CausalOrder) -> tuple[list[_Raw], list[tuple[Any, ...]], int]
         tables.append((step.slots, np.array(wave, np.int64), loss_rows, node_rows))
         wide = max(wide, len(full))
     return steps, tables, wide
+
+
+def _losses_first(step: Step) -> list[Step]:
+    """Losses at a node are added in a step of their own, so that nodes with and without them are eliminated alike."""
+    if step.is_input or not step.losses:
+        return [step]
+    none = np.zeros(0, np.int64)
+    return [Step(False, none, none, step.losses, (), ()), dataclasses.replace(step, losses=())]
 
 
 def _touched(structure: Structure, step: Step) -> list[int]:

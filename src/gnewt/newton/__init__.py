@@ -6,6 +6,7 @@ from gnewt.newton.line_search import LineSearch
 from gnewt.newton.loop import STATUSES, Record
 from gnewt.newton.minimize import minimize
 from gnewt.newton.objective import Objective, Point
+from gnewt.newton.policy import Policy, Rule, make_policy
 from gnewt.newton.progress import Progress
 from gnewt.newton.result import Result
 from gnewt.newton.rollout import Rollout
@@ -21,15 +22,18 @@ __all__ = [
     "LineSearch",
     "Objective",
     "Point",
+    "Policy",
     "Progress",
     "Record",
     "Result",
     "Rollout",
+    "Rule",
     "StepInfo",
     "System",
     "TrustRegion",
     "describe",
     "factorize",
+    "make_policy",
     "minimize",
     "newton_step",
     "self_check",

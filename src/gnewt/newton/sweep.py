@@ -38,9 +38,16 @@ class Sweep:
 
     structure: Structure
     walk: PathWalk | SerialWalk
+    bound: Any = None
+
+    def bind(self, arrays: Any) -> Sweep:
+        """Return this sweep with its integers as operands of the caller's compiled function."""
+        return dataclasses.replace(self, bound=arrays)
 
     @cached_property
     def arrays(self) -> Any:
+        if self.bound is not None:
+            return self.bound
         with jax.ensure_compile_time_eval():
             return jax.tree.map(jnp.asarray, self.walk.arrays)
 
