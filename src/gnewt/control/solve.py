@@ -193,13 +193,13 @@ class Solution:
         return self._tables[1]
 
     @cached_property
-    def value_gradient(self) -> Float[np.ndarray, "T+1 nx"]:
-        """∂V_t at x_t."""
+    def value_gradient(self) -> Float[np.ndarray, "stages nx"]:
+        """∂V_t at x_t, t = 0 … T."""
         return np.concatenate([self._tables[2], self._last[0][None]])
 
     @cached_property
-    def value_hessian(self) -> Float[np.ndarray, "T+1 nx nx"]:
-        """∂²V_t at x_t."""
+    def value_hessian(self) -> Float[np.ndarray, "stages nx nx"]:
+        """∂²V_t at x_t, t = 0 … T."""
         return np.concatenate([self._tables[3], self._last[1][None]])
 
     @cached_property

@@ -148,13 +148,21 @@ def minimise_over(
     qus: Float[Array, "e b"],
     qu: Float[Array, " e"],
     shift: Float[Array, ""],
+    definite: bool,
 ) -> Swept:
-    """Eliminate inputs: k and K of the policy u = k + K s, and what the pivots say."""
+    """Eliminate inputs: k and K of the policy u = k + K s, and what the pivots say.
+
+    Args:
+        definite: Q_uu + μI is to be positive definite, else everything is NaN. Otherwise any that is not singular will do.
+    """
     e = quu.shape[0]
     right = jnp.concatenate([qus, qu[:, None]], axis=1)
     if e == 1:
         pivot = quu[0, 0] + shift
         solved = -right / pivot
+    elif not definite:
+        shifted = quu + shift * jnp.eye(e, dtype=quu.dtype)
+        solved, pivot = -jnp.linalg.solve(shifted, right), jnp.min(jnp.linalg.eigvalsh(shifted))
     else:
         root = jnp.linalg.cholesky(quu + shift * jnp.eye(e, dtype=quu.dtype))
         solved = -jax.scipy.linalg.cho_solve((root, True), right)

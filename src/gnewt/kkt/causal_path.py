@@ -95,6 +95,7 @@ class PathWalk:
         shift: Float[Array, ""],
         mode: str,
         keep_values: bool = False,
+        definite: bool = True,
     ) -> list[tuple[Swept, Values | None]]:
         """Eliminate all steps: for every input step what was found in its rounds, [R, ...].
 
@@ -109,7 +110,7 @@ class PathWalk:
                 out = []
                 for step, part in zip(loop.steps, xs, strict=True):
                     if step.is_input:
-                        wave, swept = self._minimise(step, part, wave, shift, mode)
+                        wave, swept = self._minimise(step, part, wave, shift, mode, definite)
                         out.append((swept, Values(part["lam"] + wave[1], wave[0]) if keep_values else None))
                     else:
                         wave = self._substitute(step, part, wave, mode, data)
@@ -206,7 +207,13 @@ class PathWalk:
         return tuple(next(given)[c] if axis == 0 else d for axis, d in zip(axes, data[use.family], strict=True))
 
     def _minimise(
-        self, step: _PathStep, part: dict[str, Any], wave: tuple[Array, Array], shift: Array, mode: str
+        self,
+        step: _PathStep,
+        part: dict[str, Any],
+        wave: tuple[Array, Array],
+        shift: Array,
+        mode: str,
+        definite: bool,
     ) -> tuple[tuple[Array, Array], Swept]:
         hessian, gradient = _widen(wave, step)
         if "loss" in part:
@@ -215,7 +222,7 @@ class PathWalk:
         qus = take(take(hessian, step.mine, 0), step.rest, 1)
         qss = take(take(hessian, step.rest, 0), step.rest, 1)
         qu = take(gradient, step.mine) + part["own"]
-        swept = minimise_over(quu, qus, qu, shift)
+        swept = minimise_over(quu, qus, qu, shift, definite)
         more, push = pass_on(swept, quu, qus, qu, mode == "adjoint")
         return (_symmetric(qss + more), take(gradient, step.rest) + push), swept
 

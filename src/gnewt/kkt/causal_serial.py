@@ -139,6 +139,7 @@ class SerialWalk:
         shift: Float[Array, ""],
         mode: str,
         keep_values: bool = False,
+        definite: bool = True,
     ) -> list[tuple[Swept, Values | None]]:
         """As `PathWalk.eliminate`, with one list of all input steps."""
         dtype, e = slots.dtype, self._e
@@ -163,7 +164,7 @@ class SerialWalk:
             real = mine < self.structure.num_slots
             quu = front[:e, :e] + jnp.diag(jnp.where(real, 0, float(jnp.finfo(dtype).max) ** 0.5).astype(dtype))
             qus, qu = front[:e, e:], jnp.where(real, p[mine] + lam[mine], 0)
-            swept = minimise_over(quu, qus, qu, shift)
+            swept = minimise_over(quu, qus, qu, shift, definite)
             more, push = pass_on(swept, jnp.where(real[:, None], front[:e, :e], 0), qus, qu, mode == "adjoint")
             at = maps["pass"][i]
             matrix = matrix.at[at].add(more).at[-1].set(0)

@@ -111,4 +111,5 @@ def make_policy(
 
 
 def _run(sweep: Sweep, duals: str, square_root: bool, arrays: Any, data: Any, models: LocalModels, shift: Any) -> Any:
-    return sweep.bind(arrays).eliminate(data, models, shift, duals, keep_values=True, square_root=square_root)
+    bound = sweep.bind(arrays)
+    return bound.eliminate(data, models, shift, duals, keep_values=True, square_root=square_root, definite=False)

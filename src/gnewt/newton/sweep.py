@@ -64,8 +64,15 @@ class Sweep:
         duals: str,
         keep_values: bool = False,
         square_root: bool = False,
+        definite: bool = True,
     ) -> Found:
-        """Eliminate everything; Hessians of the nodes are contracted with the given duals."""
+        """Eliminate everything; Hessians of the nodes are contracted with the given duals.
+
+        Args:
+            keep_values: also return the value function behind every input step.
+            square_root: in square-root form.
+            definite: whether every Q_uu + μI must be positive definite.
+        """
         return self.walk.eliminate(
             self.arrays,
             data,
@@ -76,11 +83,14 @@ class Sweep:
             jnp.asarray(shift, models.slots.dtype),
             duals,
             keep_values,
+            definite,
         )
 
     def roll_out(self, data: Any, models: LocalModels, found: Found, length: Any) -> Float[Array, " S"]:
         """Slots along u = ū + ηk + K(s - s̄)."""
-        return self.walk.roll_out(self.arrays, data, models.slots, found, length)
+        return self.walk.roll_out(
+            self.arrays, data, models.slots, found, jnp.asarray(length, models.slots.dtype)
+        )
 
     def value(self, maps: Any, data: Any, slots: Float[Array, " S"]) -> Array:
         """Sum the losses."""
