@@ -3,6 +3,7 @@
 from gnewt.kkt.causal import CausalOrder, causal_order
 from gnewt.kkt.causal_blocks import DUALS, Swept, Values, hessian_blocks, jacobian_blocks
 from gnewt.kkt.causal_path import PathWalk, path_walk
+from gnewt.kkt.causal_root import eliminate_roots
 from gnewt.kkt.causal_serial import SerialWalk
 from gnewt.kkt.elimination import NONFINITE, OK, SINGULAR, STATUSES, Elimination
 from gnewt.kkt.engine import ENGINES, Prepared, choose_engine, prepare
@@ -31,6 +32,7 @@ __all__ = [
     "Values",
     "causal_order",
     "choose_engine",
+    "eliminate_roots",
     "factorize",
     "factorize_native",
     "first_nonfinite",

@@ -29,7 +29,7 @@ _MAX_WASTE = 2
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Use:
+class Use:
     """Instances of one family in a step: `count` in every round."""
 
     family: int
@@ -42,15 +42,15 @@ class _Use:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _PathStep:
+class PathStep:
     """A step of a round. The wave is (slots from before, new slots); `mine` are eliminated, `rest` remain."""
 
     is_input: bool
     num_before: int
     mine: np.ndarray
     rest: np.ndarray
-    losses: tuple[_Use, ...]
-    nodes: tuple[_Use, ...]
+    losses: tuple[Use, ...]
+    nodes: tuple[Use, ...]
     slots: Index
     """The slots eliminated, [R × e] ..."""
     slot_table: np.ndarray
@@ -65,22 +65,22 @@ class _PathStep:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Loop:
+class Loop:
     repeats: int
-    steps: tuple[_PathStep, ...]
+    steps: tuple[PathStep, ...]
 
 
 class PathWalk:
     """A causal order as loops over equal steps."""
 
-    def __init__(self, structure: Structure, loops: tuple[_Loop, ...], arrays: tuple[np.ndarray, ...]) -> None:
-        self.structure, self._loops = structure, loops
+    def __init__(self, structure: Structure, loops: tuple[Loop, ...], arrays: tuple[np.ndarray, ...]) -> None:
+        self.structure, self.loops = structure, loops
         self.arrays = arrays
 
     @property
     def input_steps(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """(slots [R, e], separators [R, b]) of every input step, as `eliminate` returns them."""
-        return [(s.slot_table, s.kept_table) for loop in self._loops for s in loop.steps if s.is_input]
+        return [(s.slot_table, s.kept_table) for loop in self.loops for s in loop.steps if s.is_input]
 
     # Backward: elimination
 
@@ -103,10 +103,10 @@ class PathWalk:
         """
         wave: tuple[Array, Array] = (jnp.zeros((0, 0), slots.dtype), jnp.zeros((0,), slots.dtype))
         found: list[tuple[Swept, Values | None]] = []
-        for loop in self._loops:
+        for loop in self.loops:
             parts = [self._gather(maps, data, slots, duals, jacobians, hessians, loop, s, mode) for s in loop.steps]
 
-            def round_(wave: Any, xs: Any, loop: _Loop = loop) -> tuple[Any, Any]:
+            def round_(wave: Any, xs: Any, loop: Loop = loop) -> tuple[Any, Any]:
                 out = []
                 for step, part in zip(loop.steps, xs, strict=True):
                     if step.is_input:
@@ -132,8 +132,8 @@ class PathWalk:
         duals: Array,
         jacobians: dict[int, Array],
         hessians: dict[int, Array],
-        loop: _Loop,
-        step: _PathStep,
+        loop: Loop,
+        step: PathStep,
         mode: str,
     ) -> dict[str, Any]:
         """The numbers of a step in all its rounds."""
@@ -148,13 +148,7 @@ class PathWalk:
             return part
         place = np.full(size, -1)
         place[step.rest] = np.arange(rest)
-        jacobian = jnp.zeros((rounds, len(step.mine), rest), slots.dtype)
-        for use in step.nodes:
-            block = use.rows.read(jacobians[use.family], maps)
-            block = block.reshape(rounds, len(use.args), *block.shape[1:])
-            for c, (args, outs) in enumerate(zip(use.args, use.outs, strict=True)):
-                jacobian = jacobian + embed(block[:, c], outs, place[args], len(step.mine), rest)
-        part["jacobian"] = jacobian
+        part["jacobian"] = self.jacobian(maps, rounds, jacobians, step, slots.dtype)
         curved = self._curved(step)
         if mode == "adjoint":
             node = self._sum_blocks(maps, rounds, hessians, curved, rest, place)
@@ -164,12 +158,26 @@ class PathWalk:
             part["uses"] = [self._instances(maps, data, slots, rounds, use, step, place) for use in curved]
         return part
 
+    def jacobian(
+        self, maps: Any, rounds: int, jacobians: dict[int, Array], step: PathStep, dtype: Any
+    ) -> Float[Array, "R e b"]:
+        """∂Φ of a node step over the rest of the wave."""
+        place = np.full(step.size, -1)
+        place[step.rest] = np.arange(len(step.rest))
+        total = jnp.zeros((rounds, len(step.mine), len(step.rest)), dtype)
+        for use in step.nodes:
+            block = use.rows.read(jacobians[use.family], maps)
+            block = block.reshape(rounds, len(use.args), *block.shape[1:])
+            for c, (args, outs) in enumerate(zip(use.args, use.outs, strict=True)):
+                total = total + embed(block[:, c], outs, place[args], len(step.mine), len(step.rest))
+        return total
+
     def _sum_blocks(
         self,
         maps: Any,
         rounds: int,
         blocks: dict[int, Array],
-        uses: tuple[_Use, ...],
+        uses: tuple[Use, ...],
         size: int,
         place: np.ndarray | None = None,
     ) -> Array | None:
@@ -186,14 +194,14 @@ class PathWalk:
         return total
 
     def _instances(
-        self, maps: Any, data: Data, slots: Array, rounds: int, use: _Use, step: _PathStep, place: np.ndarray
+        self, maps: Any, data: Data, slots: Array, rounds: int, use: Use, step: PathStep, place: np.ndarray
     ) -> tuple[Array, list[Array]]:
         """Arguments and data of instances whose Hessians are taken during the walk."""
         kept = step.kept.read(slots, maps).reshape(rounds, -1)
         x = jnp.stack([take(kept, place[args]) for args in use.args], 1)
         return x, self._rows(maps, data, rounds, use)
 
-    def _rows(self, maps: Any, data: Data, rounds: int, use: _Use) -> list[Array]:
+    def _rows(self, maps: Any, data: Data, rounds: int, use: Use) -> list[Array]:
         axes = self.structure.families[use.family].data_axes
         return [
             use.rows.read(jnp.asarray(d), maps).reshape(rounds, len(use.args), *np.shape(d)[1:])
@@ -201,14 +209,14 @@ class PathWalk:
             if axis == 0
         ]
 
-    def _columns(self, data: Data, use: _Use, rows: list[Array], c: int) -> tuple[Any, ...]:
+    def _columns(self, data: Data, use: Use, rows: list[Array], c: int) -> tuple[Any, ...]:
         given = iter(rows)
         axes = self.structure.families[use.family].data_axes
         return tuple(next(given)[c] if axis == 0 else d for axis, d in zip(axes, data[use.family], strict=True))
 
     def _minimise(
         self,
-        step: _PathStep,
+        step: PathStep,
         part: dict[str, Any],
         wave: tuple[Array, Array],
         shift: Array,
@@ -227,7 +235,7 @@ class PathWalk:
         return (_symmetric(qss + more), take(gradient, step.rest) + push), swept
 
     def _substitute(
-        self, step: _PathStep, part: dict[str, Any], wave: tuple[Array, Array], mode: str, data: Data
+        self, step: PathStep, part: dict[str, Any], wave: tuple[Array, Array], mode: str, data: Data
     ) -> tuple[Array, Array]:
         """x_v = Φ(pa): V(x_v, s) becomes V(J s, s), and λ·∂²Φ comes on top."""
         hessian, gradient = _widen(wave, step)
@@ -255,7 +263,7 @@ class PathWalk:
                     out = out + embed(block, place[args], place[args], len(step.rest), len(step.rest))
         return out, take(gradient, step.rest) + jacobian.T @ own
 
-    def _curved(self, step: _PathStep) -> tuple[_Use, ...]:
+    def _curved(self, step: PathStep) -> tuple[Use, ...]:
         return tuple(use for use in step.nodes if self.structure.families[use.family].hess_pattern.any())
 
     # Forward: nonlinear back-substitution
@@ -272,7 +280,7 @@ class PathWalk:
         wave = jnp.zeros((0,), slots.dtype)
         out = jnp.zeros_like(slots)  # every slot is written once
         policies = iter(swept[::-1])
-        for loop in self._loops[::-1]:
+        for loop in self.loops[::-1]:
             inputs = [step.is_input for step in loop.steps]
             mine = [next(policies)[0] for _ in range(sum(inputs))][::-1]
             given = iter(mine)
@@ -287,7 +295,7 @@ class PathWalk:
                 else:
                     parts.append([self._rows(maps, data, loop.repeats, use) for use in step.nodes])
 
-            def round_(wave: Any, xs: Any, loop: _Loop = loop) -> tuple[Any, Any]:
+            def round_(wave: Any, xs: Any, loop: Loop = loop) -> tuple[Any, Any]:
                 emitted = []
                 for step, part in zip(loop.steps[::-1], xs[::-1], strict=True):
                     if step.is_input:
@@ -309,7 +317,7 @@ class PathWalk:
                 out = step.slots.add(out, value.reshape(-1), maps)
         return out
 
-    def _evaluate(self, step: _PathStep, part: list[Any], wave: Array, data: Data) -> Array:
+    def _evaluate(self, step: PathStep, part: list[Any], wave: Array, data: Data) -> Array:
         place = np.full(step.size, -1)
         place[step.rest] = np.arange(len(step.rest))
         total = None
@@ -322,7 +330,7 @@ class PathWalk:
         return jnp.zeros(len(step.mine), wave.dtype) if total is None else total
 
 
-def _widen(wave: tuple[Array, Array], step: _PathStep) -> tuple[Array, Array]:
+def _widen(wave: tuple[Array, Array], step: PathStep) -> tuple[Array, Array]:
     """The value function with the new slots of a step, on which it does not depend yet."""
     more = step.size - step.num_before
     if not more:
@@ -354,7 +362,7 @@ def path_walk(order: CausalOrder) -> PathWalk | None:
     for begin, period, repeats in pieces:
         mine = [steps[begin + i : begin + period * repeats : period] for i in range(period)]
         own = [tables[begin + i : begin + period * repeats : period] for i in range(period)]
-        loops.append(_Loop(repeats, tuple(_step(maker, a, b) for a, b in zip(mine, own, strict=True))))
+        loops.append(Loop(repeats, tuple(_step(maker, a, b) for a, b in zip(mine, own, strict=True))))
     return PathWalk(order.structure, tuple(loops), tuple(maker.arrays))
 
 
@@ -429,17 +437,17 @@ def _key(step: _Raw) -> Any:
     return step.is_input, step.num_before, step.mine, step.rest, len(step.losses), uses
 
 
-def _step(maker: IndexMaker, rounds: list[_Raw], tables: list[tuple[Any, ...]]) -> _PathStep:
+def _step(maker: IndexMaker, rounds: list[_Raw], tables: list[tuple[Any, ...]]) -> PathStep:
     """Join the rounds of one step."""
     one = rounds[0]
 
-    def use(kind: int, i: int, given: tuple[int, np.ndarray, np.ndarray]) -> _Use:
+    def use(kind: int, i: int, given: tuple[int, np.ndarray, np.ndarray]) -> Use:
         rows = np.concatenate([table[kind][i] for table in tables])
-        return _Use(given[0], maker.index(rows), given[1], given[2])
+        return Use(given[0], maker.index(rows), given[1], given[2])
 
     slots = np.stack([table[0] for table in tables])
     kept = np.stack([table[1] for table in tables])
-    return _PathStep(
+    return PathStep(
         one.is_input,
         one.num_before,
         np.array(one.mine, np.int64),

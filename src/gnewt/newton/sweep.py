@@ -21,6 +21,7 @@ from gnewt.kkt import (
     Swept,
     Values,
     causal_order,
+    eliminate_roots,
     hessian_blocks,
     jacobian_blocks,
     path_walk,
@@ -73,14 +74,28 @@ class Sweep:
             square_root: in square-root form.
             definite: whether every Q_uu + μI must be positive definite.
         """
+        jacobians = jacobian_blocks(self.structure, models.sources)
+        hessians = hessian_blocks(self.structure, models.sources)
+        shift = jnp.asarray(shift, models.slots.dtype)
+        if square_root:
+            if not isinstance(self.walk, PathWalk):
+                raise PlanError(
+                    explain_error(
+                        "the square-root form runs along a chain of stages, and this graph is none",
+                        remedy="use square_root=False",
+                    )
+                )
+            return eliminate_roots(
+                self.walk, self.arrays, models.duals, jacobians, hessians, shift, keep_values
+            )
         return self.walk.eliminate(
             self.arrays,
             data,
             models.slots,
             models.duals,
-            jacobian_blocks(self.structure, models.sources),
-            hessian_blocks(self.structure, models.sources),
-            jnp.asarray(shift, models.slots.dtype),
+            jacobians,
+            hessians,
+            shift,
             duals,
             keep_values,
             definite,
