@@ -74,11 +74,13 @@ class Stages:
         def objective(decision: PyTree, given: dict[str, Any]) -> Array:
             us, given = self.split(decision, given)
 
-            def stage(carry: PyTree, xs: Any) -> tuple[PyTree, Array]:
+            def stage(carry: PyTree, xs: Any) -> tuple[PyTree, Any]:
                 u, at = xs
-                return self.advance(carry, u, at, given), self.cost(carry, u, at, given)
+                # The carry among the outputs keeps states that are only ever added to as states, not as one long sum
+                # over all stages, to which no control could listen.
+                return self.advance(carry, u, at, given), (self.cost(carry, u, at, given), carry)
 
-            last, costs = jax.lax.scan(stage, given["start"], (us, self.stages(given)))
+            last, (costs, _) = jax.lax.scan(stage, given["start"], (us, self.stages(given)))
             return jnp.sum(costs) + self.last_cost(last, given)
 
         return objective

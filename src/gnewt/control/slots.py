@@ -24,7 +24,44 @@ def control_slots(problem: Problem, structure: Structure) -> np.ndarray:
     return np.concatenate([leaf.reshape(problem.horizon, -1) for leaf in jax.tree.leaves(us)], axis=1)
 
 
+def stage_order(problem: Problem, structure: Structure, decision: Any) -> list[int]:
+    """Slots from the last stage to the first; in a stage first what is computed in it, then its controls.
+
+    Every control then listens to the state at its stage (with its memory), whatever the stage looks like inside, and to
+    what all stages share.
+    """
+
+    def make() -> list[int]:
+        controls, states = control_slots(problem, structure), state_slots(problem, structure, decision)
+        known = np.full(structure.num_slots, -1)  # the first stage at which a slot is known
+        known[controls] = np.arange(problem.horizon)[:, None]
+        made = np.full(structure.num_slots, -2)  # the stage that computes it; -2 for what is found out below
+        for t in range(problem.horizon - 1, -1, -1):
+            mine = states[t][states[t] >= structure.num_inputs]
+            known[mine], made[mine] = t, t - 1
+        rows = [
+            (out, f, i)
+            for f in structure.nodes
+            for i, outs in enumerate(np.asarray(structure.families[f].outs).tolist())
+            for out in outs
+            if made[out] == -2
+        ]
+        for out, f, i in sorted(rows):  # slots are in topological order
+            known[out] = max(known[out], int(known[structure.families[f].args[i]].max(initial=-1)))
+            made[out] = known[out]
+        inputs = np.arange(structure.num_slots) < structure.num_inputs
+        stage = np.where(inputs, known, made)
+        return np.lexsort((-np.arange(structure.num_slots), inputs, -stage)).tolist()
+
+    return structure.memo(("stage order", problem.stages), make)
+
+
 def state_slots(problem: Problem, structure: Structure, decision: Any) -> np.ndarray:
+    """As `_state_slots`, once per structure."""
+    return structure.memo(("states", problem.stages), lambda: _state_slots(problem, structure, decision))
+
+
+def _state_slots(problem: Problem, structure: Structure, decision: Any) -> np.ndarray:
     """int[T, nx]: slots of the states (with their memory) before each stage, -1 for what is no slot.
 
     Tracing keeps no names, so values are compared, at a point where no two of them agree by chance. Each stage is

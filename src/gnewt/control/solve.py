@@ -17,8 +17,8 @@ from jaxtyping import Float
 from gnewt._errors import PlanError, explain_error
 from gnewt._typing import PyTree
 from gnewt.control.problem import Problem
-from gnewt.control.slots import control_slots, state_slots
-from gnewt.newton import Policy, Progress, Result, Rollout, make_policy, minimize
+from gnewt.control.slots import control_slots, stage_order, state_slots
+from gnewt.newton import Objective, Policy, Progress, Result, Rollout, make_policy, minimize
 
 METHODS = {
     "newton": ("adjoint", "linear"),
@@ -38,7 +38,7 @@ def solve(
     max_steps: int = 200,
     search: Any = None,
     square_root: bool = False,
-    order: Any = "causal",
+    order: Any = "stages",
     verbose: bool = False,
     callback: Callable[[Progress], Any] | None = None,
     time_limit: float = float("inf"),
@@ -54,7 +54,7 @@ def solve(
         max_steps: limit on the number of steps.
         search: how steps are kept safe; `gnewt.newton.TrustRegion()` for `newton`, `gnewt.newton.Rollout` for the others.
         square_root: eliminate in square-root form (`ilqr` only).
-        order: a causal elimination order.
+        order: `"stages"` (from the last stage to the first), or another causal elimination order.
         verbose: show a row per step.
         callback: called with a `gnewt.newton.Progress` after each step; the run stops if it returns True.
         time_limit: seconds after which no further step is begun.
@@ -64,6 +64,10 @@ def solve(
     if square_root and search is None:
         search = Rollout(duals, square_root=True)
     start = us.result if isinstance(us, Solution) else problem.decision(us)
+    if isinstance(order, str) and order == "stages":
+        decision = start.x if isinstance(start, Result) else start
+        structure = Objective(problem.stages.objective).at((decision, problem.given)).structure
+        order = stage_order(problem, structure, decision)
     result = minimize(
         problem.stages.objective,
         start,
@@ -175,12 +179,32 @@ class Solution:
                 t, i = stage[group.inputs[rows, e]], number[group.inputs[rows, e]]
                 same = group.listens[rows][:, None, :] == states[t][:, :, None]
                 at, known = same.argmax(2), same.any(2) & (states[t] >= 0)
+                self._refuse_others(group.listens[rows], np.abs(gain[rows, e]), states[t])
                 feedforward[t, i] = k[rows, e]
                 gains[t, i] = np.where(known, np.take_along_axis(gain[rows, e], at, 1), 0.0)
                 gradient[t] = np.where(known, np.take_along_axis(first[rows], at, 1), 0.0)
                 both = known[:, :, None] & known[:, None, :]
                 hessian[t] = np.where(both, second[rows[:, None, None], at[:, :, None], at[:, None, :]], 0.0)
         return gains, feedforward, gradient, hessian
+
+    def _refuse_others(self, listens: np.ndarray, gains: np.ndarray, states: np.ndarray) -> None:
+        """Raise PlanError if a control listens to something that is neither its state nor shared by all stages."""
+        structure = self.factor_policy.structure
+        controls = control_slots(self.problem, structure)
+        shared = np.ones(structure.num_slots + 1, bool)
+        shared[state_slots(self.problem, structure, self.result.x)] = False
+        shared[controls] = False
+        own = (listens[:, :, None] == states[:, None, :]).any(2)
+        for f in structure.nodes:
+            family = structure.families[f]
+            shared[np.asarray(family.outs)[~shared[family.args].all(1)]] = False
+        if np.any(~own & ~shared[listens] & (gains > 0)):
+            raise PlanError(
+                explain_error(
+                    "a control listens to more than the state of its stage along this order",
+                    remedy="solve with order='stages', or see `factor_policy`",
+                )
+            )
 
     @property
     def gains(self) -> Float[np.ndarray, "T nu nx"]:

@@ -13,7 +13,7 @@ from jax import Array
 from jaxtyping import Float
 
 from gnewt._errors import PlanError, explain_error
-from gnewt.graph import Plan, Structure, objective
+from gnewt.graph import Structure, objective
 from gnewt.kkt import (
     LocalModels,
     PathWalk,
@@ -125,26 +125,25 @@ def sweep_of(system: System) -> Sweep:
         )
 
     def make() -> Sweep:
-        order = causal_order(structure, _order_of_slots(structure, plan))
+        order = causal_order(structure, order_of_slots(system))
         return Sweep(structure, path_walk(order) or SerialWalk(order))
 
-    return structure.memo(("sweep", plan.digest), make)
+    return structure.memo(("sweep", plan.digest, system.order if isinstance(system.order, str) else "given"), make)
 
 
-def _order_of_slots(structure: Structure, plan: Plan) -> np.ndarray:
-    """Slots in the order of their elimination.
+def order_of_slots(system: System) -> np.ndarray:
+    """Slots in the order of their elimination, as it was before fronts were formed.
 
-    Of orders about as cheap, reverse time is taken: on chains its policies are those of the textbooks.
+    Of named orders about as cheap, reverse time is taken: on chains its policies are those of the textbooks.
     """
+    structure, plan = system.structure, system.plan
+    if not isinstance(system.order, str):
+        return np.concatenate([np.ravel(group) for group in system.order]).astype(np.int64)
     costs = {name: cost for name, _, cost in plan.considered}
     name = plan.order_name
-    if name in ORDERS and costs.get("reverse_time", np.inf) <= 1.2 * costs.get(name, np.inf):
+    if system.order not in ORDERS and costs.get("reverse_time", np.inf) <= 1.2 * costs[name]:
         name = "reverse_time"
-    if name in ORDERS:
-        graph = kkt_graph(structure)
-        rank = np.empty(graph.num_vertices, np.int64)
-        rank[ORDERS[name](graph).vertices] = np.arange(graph.num_vertices)
-        return np.lexsort((np.arange(structure.num_slots), rank[graph.vertex_of_slot]))
-    rank = np.empty(len(plan.order), np.int64)
-    rank[plan.order] = np.arange(len(plan.order))
-    return np.lexsort((np.arange(structure.num_slots), rank[plan.vertex_of_slot]))
+    graph = kkt_graph(structure)
+    rank = np.empty(graph.num_vertices, np.int64)
+    rank[ORDERS[name](graph).vertices] = np.arange(graph.num_vertices)
+    return np.lexsort((np.arange(structure.num_slots), rank[graph.vertex_of_slot]))
