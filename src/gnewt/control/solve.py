@@ -171,9 +171,14 @@ class Solution:
         gains, feedforward = np.zeros((horizon, nu, nx)), np.zeros((horizon, nu))
         gradient, hessian = np.zeros((horizon, nx)), np.zeros((horizon, nx, nx))
         for group in self.factor_policy.groups:
+            if not group.listens.shape[1]:
+                group = dataclasses.replace(group, listens=np.full((len(group.inputs), 1), structure.num_slots))
             k, gain, first, second = (
                 np.asarray(a) for a in (group.k, group.gain, group.value_gradient, group.value_hessian)
             )
+            missing = group.listens.shape[1] - gain.shape[2]
+            gain, first = np.pad(gain, ((0, 0), (0, 0), (0, missing))), np.pad(first, ((0, 0), (0, missing)))
+            second = np.pad(second, ((0, 0), (0, missing), (0, missing)))
             for e in range(group.inputs.shape[1]):
                 rows = np.flatnonzero(stage[group.inputs[:, e]] >= 0)
                 t, i = stage[group.inputs[rows, e]], number[group.inputs[rows, e]]
