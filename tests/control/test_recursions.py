@@ -70,7 +70,9 @@ def test_nonlinear_back_substitution(case: Case, method: str, length: float) -> 
     models, sweep = system.linearize(case.point), sweep_of(system)
     found = sweep.eliminate(case.point.data, models, 0.0, DUALS[method], definite=False)
     slots = sweep.roll_out(case.point.data, models, found, length)
-    theirs = nonlinear_step(case.parts[0], case.parts[3], np.asarray(case.us), recursion(case.local, method), length)
+    theirs = nonlinear_step(
+        case.parts[0], case.parts[3], np.asarray(case.us), recursion(case.local, method), length
+    )
     assert np.abs(slots[: theirs.size] - theirs.ravel()).max() <= 1e-9 * np.abs(theirs).max()
 
 
@@ -92,7 +94,9 @@ def test_expected_decrease_along_the_curve(case: Case, method: str, order: int) 
     assert np.all(np.abs(orders - order) < 0.4), orders
 
 
-@pytest.mark.parametrize(("method", "printed"), [("newton", {"sign": -1.0}), ("newton", {"late": 1}), ("ilqr", {"sign": -1.0})])
+@pytest.mark.parametrize(
+    ("method", "printed"), [("newton", {"sign": -1.0}), ("newton", {"late": 1}), ("ilqr", {"sign": -1.0})]
+)
 def test_the_printed_formulas_fail(case: Case, method: str, printed: dict[str, Any]) -> None:
     """E14: plus signs in the recursion; E16: duals off by one."""
     wrong, ours = recursion(case.local, method, **printed), case.solution(method)

@@ -44,7 +44,9 @@ def differentiate(f: Callable, l: Callable, last: Callable, x0: Any, us: Any) ->
         for g in (jax.jacfwd(dynamics), jax.jacfwd(jax.jacfwd(dynamics)), jax.grad(cost), jax.hessian(cost))
     ]
     f_z, f_zz, l_z, l_zz = map(np.asarray, parts)
-    return Local(f_z, f_zz, l_z, l_zz, (np.asarray(jax.grad(last)(end)), np.asarray(jax.hessian(last)(end))), nx)
+    return Local(
+        f_z, f_zz, l_z, l_zz, (np.asarray(jax.grad(last)(end)), np.asarray(jax.hessian(last)(end))), nx
+    )
 
 
 def recursion(local: Local, method: str, sign: float = 1.0, late: int = 0) -> Backward:

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from gnewt._errors import explain_error, user_line
-from gnewt._errors import GraphError
+from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Array, PyTree
 from gnewt.control.problem import Problem
 from gnewt.control.solve import _method

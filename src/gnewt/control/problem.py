@@ -1,6 +1,6 @@
 """Problem: an optimal control problem, written as stages; it makes the JAX objective that tracing sees.
 
-    minimise  Σ_t l(x_t, u_t) + l_T(x_T)   subject to   x_{t+1} = f(x_t, u_t),  x_0 given
+minimise  Σ_t l(x_t, u_t) + l_T(x_T)   subject to   x_{t+1} = f(x_t, u_t),  x_0 given
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ DECISIONS = ("params", "final_time")
 class Stages:
     """The functions of a problem, and everything about it that is not a number. One object for all `replace`d problems."""
 
-    dynamics: Callable
-    stage_cost: Callable
-    final_cost: Callable
+    dynamics: Any
+    stage_cost: Any
+    final_cost: Any
     horizon: int
     optimize: tuple[str, ...]
     timed: bool
@@ -132,11 +132,11 @@ class Problem:
 
     def __init__(
         self,
-        dynamics: Callable,
-        stage_cost: Callable,
-        final_cost: Callable,
+        dynamics: Any,
+        stage_cost: Any,
+        final_cost: Any,
         x0: PyTree,
-        horizon: int,
+        horizon: Any,
         *,
         data: PyTree = None,
         params: PyTree = None,
@@ -162,7 +162,7 @@ class Problem:
         self.given: dict[str, Any] = {
             "start": start,
             "data": _rows(data, int(horizon), "data"),
-            "params": _floats(params, "params") if "params" in names else jax.tree.map(jnp.asarray, params),
+            "params": _floats(params, "params") if "params" in names else jax.tree.map(_strong, params),
             "final_time": None if final_time is None else _floats(final_time, "final_time"),
         }
         self.stages._calls  # names of arguments are checked now, not at the first use
@@ -214,7 +214,9 @@ class Problem:
         _, later = jax.lax.scan(stage, given["start"], (us, self.stages.stages(given)))
         return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), given["start"], later)
 
-    def simulate(self, policy: Callable[[Any, PyTree], PyTree], decision: PyTree = None) -> tuple[PyTree, PyTree, Array]:
+    def simulate(
+        self, policy: Callable[[Any, PyTree], PyTree], decision: PyTree = None
+    ) -> tuple[PyTree, PyTree, Array]:
         """Run u = policy(t, x) from x0: (states, controls, cost). t is the stage number; with a history, x is the dict
         {"x", "past_x", "past_u"}.
 
@@ -233,7 +235,7 @@ class Problem:
         return xs, us, jnp.sum(costs) + self.stages.last_cost(last, given)
 
 
-def _bind(f: Callable, name: str, positional: int, known: tuple[str, ...]) -> Callable:
+def _bind(f: Any, name: str, positional: int, known: tuple[str, ...]) -> Callable:
     """Call f with those of the named arguments that it asks for."""
     if not callable(f):
         raise _bad(f"{name} is {type(f).__name__}, not a function", f"give a JAX function {name}(x, ...)")
@@ -260,7 +262,9 @@ def _bind(f: Callable, name: str, positional: int, known: tuple[str, ...]) -> Ca
         if missing:
             hints = {"dt": "final_time", "past_x": "history", "past_u": "history"}
             needs = ", ".join(f"{n} ({hints.get(n, n)}=)" for n in missing)
-            raise _bad(f"{name} asks for {needs}, which the problem was not given", "give it to control.Problem")
+            raise _bad(
+                f"{name} asks for {needs}, which the problem was not given", "give it to control.Problem"
+            )
         return f(*args, **(extras if open_ended else {n: extras[n] for n in wanted}))
 
     return call
@@ -277,9 +281,7 @@ def _floats(tree: PyTree, name: str) -> PyTree:
 
 
 def _checked(leaf: Any, name: str) -> Array:
-    array = jnp.asarray(leaf)
-    if isinstance(leaf, bool | int | float):
-        array = array.astype(jnp.result_type(float))
+    array = _strong(float(leaf) if isinstance(leaf, bool | int | float) else leaf)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise _bad(f"{name} has dtype {array.dtype}", "give real numbers: .astype(float)")
     if not isinstance(array, Tracer) and not bool(jnp.all(jnp.isfinite(array))):
@@ -287,9 +289,14 @@ def _checked(leaf: Any, name: str) -> Array:
     return array
 
 
+def _strong(leaf: Any) -> Array:
+    """An array with a dtype of its own: weakly typed ones would be traced apart."""
+    return jnp.asarray(leaf, jnp.result_type(leaf))
+
+
 def _rows(tree: PyTree, horizon: int, name: str, real: bool = False) -> PyTree:
     """A pytree whose leaves have a row for every stage."""
-    tree = _floats(tree, name) if real else jax.tree.map(jnp.asarray, tree)
+    tree = _floats(tree, name) if real else jax.tree.map(_strong, tree)
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if leaf.shape[:1] != (horizon,):
             raise _bad(
@@ -313,9 +320,16 @@ def _past(tree: PyTree, name: str, x: PyTree) -> PyTree:
 
 def _like(value: PyTree, old: PyTree, name: str) -> PyTree:
     value = jax.tree.map(lambda v, o: jnp.asarray(v, jnp.asarray(o).dtype), value, old)
-    wrong = [v.shape for v, o in zip(jax.tree.leaves(value), jax.tree.leaves(old), strict=True) if v.shape != o.shape]
+    wrong = [
+        v.shape
+        for v, o in zip(jax.tree.leaves(value), jax.tree.leaves(old), strict=True)
+        if v.shape != o.shape
+    ]
     if wrong:
-        raise _bad(f"{name} has a leaf of shape {wrong[0]} where it had another", "make a new problem for other shapes")
+        raise _bad(
+            f"{name} has a leaf of shape {wrong[0]} where it had another",
+            "make a new problem for other shapes",
+        )
     return value
 
 

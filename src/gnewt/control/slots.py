@@ -18,7 +18,10 @@ def control_slots(problem: Problem, structure: Structure) -> np.ndarray:
     """int[T, nu]: slots of the controls."""
     sizes = [int(np.prod(a.shape, dtype=np.int64)) for a in structure.in_avals]
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    leaves = [np.arange(s, s + n).reshape(a.shape) for s, n, a in zip(starts, sizes, structure.in_avals, strict=False)]
+    leaves = [
+        np.arange(s, s + n).reshape(a.shape)
+        for s, n, a in zip(starts, sizes, structure.in_avals, strict=False)
+    ]
     tree = jax.tree_util.tree_unflatten(structure.in_tree, leaves)
     us = tree["us"] if problem.stages.optimize else tree
     return np.concatenate([leaf.reshape(problem.horizon, -1) for leaf in jax.tree.leaves(us)], axis=1)
@@ -68,10 +71,12 @@ def _state_slots(problem: Problem, structure: Structure, decision: Any) -> np.nd
     recomputed from slots, so that nothing is lost where trajectories are unstable. A state that does not
     influence the cost, or does not depend on the controls, has no slot.
     """
-    problem, decision = _stir(problem, decision)
-    point = Objective(problem.stages.objective).at((decision, problem.given))
-    if point.structure is not structure:
-        return np.full((problem.horizon, ravel_pytree(problem.given["start"])[0].size), -1)
+    for everything in (True, False):
+        moved, at = _stir(problem, decision, everything)
+        point = Objective(moved.stages.objective).at((at, moved.given))
+        if point.structure is structure:
+            break
+    problem, decision = moved, at
     maps = structure.memo("maps", lambda: jax.tree.map(jnp.asarray, structure.maps))
     slots = np.asarray(forward(structure, maps, point.data, point.x), np.float64)
     order = np.argsort(slots, kind="stable")
@@ -100,8 +105,8 @@ def _state_slots(problem: Problem, structure: Structure, decision: Any) -> np.nd
     return out
 
 
-def _stir(problem: Problem, decision: Any) -> tuple[Problem, Any]:
-    """Numbers nearby that agree nowhere."""
+def _stir(problem: Problem, decision: Any, everything: bool) -> tuple[Problem, Any]:
+    """Numbers nearby that agree nowhere: controls, and the first state unless the graph depends on its value."""
     rng = np.random.default_rng(0)
 
     def move(leaf: Any) -> Any:
@@ -110,7 +115,8 @@ def _stir(problem: Problem, decision: Any) -> tuple[Problem, Any]:
 
     us = decision["us"] if problem.stages.optimize else decision
     us = jax.tree.map(move, us)
-    given = problem.given | {"start": jax.tree.map(move, problem.given["start"])}
+    start = problem.given["start"]
+    given = problem.given | {"start": jax.tree.map(move, start) if everything else start}
     moved = object.__new__(Problem)
     moved.stages, moved.given = problem.stages, given
     return moved, (decision | {"us": us} if problem.stages.optimize else us)

@@ -156,15 +156,19 @@ class Solution:
         """The policy over slots, as the elimination gives it."""
         factor = self.result.factor
         if factor is None:
-            raise PlanError(explain_error("there is no policy: the start was not finite", remedy="see `message`"))
+            raise PlanError(
+                explain_error("there is no policy: the start was not finite", remedy="see `message`")
+            )
         duals = METHODS[self.method][0]
-        return make_policy(factor.system, factor.point.data, factor.models, 0.0, duals, self.square_root)
+        with jax.ensure_compile_time_eval():  # asked for inside jit, it is still known now
+            return make_policy(factor.system, factor.point.data, factor.models, 0.0, duals, self.square_root)
 
     @cached_property
     def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         structure = self.factor_policy.structure
         controls = control_slots(self.problem, structure)
-        states = state_slots(self.problem, structure, self.result.x)
+        with jax.ensure_compile_time_eval():
+            states = state_slots(self.problem, structure, self.result.x)
         horizon, nu, nx = *controls.shape, states.shape[1]
         stage, number = (np.full(structure.num_slots + 1, -1) for _ in range(2))
         stage[controls], number[controls] = np.arange(horizon)[:, None], np.arange(nu)
@@ -172,7 +176,9 @@ class Solution:
         gradient, hessian = np.zeros((horizon, nx)), np.zeros((horizon, nx, nx))
         for group in self.factor_policy.groups:
             if not group.listens.shape[1]:
-                group = dataclasses.replace(group, listens=np.full((len(group.inputs), 1), structure.num_slots))
+                group = dataclasses.replace(
+                    group, listens=np.full((len(group.inputs), 1), structure.num_slots)
+                )
             k, gain, first, second = (
                 np.asarray(a) for a in (group.k, group.gain, group.value_gradient, group.value_hessian)
             )
@@ -245,11 +251,12 @@ class Solution:
 
     @cached_property
     def _nominal(self) -> tuple[Array, Array, Array, Callable]:
-        carries = self.problem._carries(self.result.x)
-        states = jax.vmap(lambda c: ravel_pytree(c)[0])(carries)
-        controls = jax.vmap(lambda u: ravel_pytree(u)[0])(self.us)
-        unravel = ravel_pytree(jax.tree.map(lambda a: a[0], self.us))[1]
-        return states, controls, jnp.asarray(self.gains, states.dtype), unravel
+        with jax.ensure_compile_time_eval():
+            carries = self.problem._carries(self.result.x)
+            states = jax.vmap(lambda c: ravel_pytree(c)[0])(carries)
+            controls = jax.vmap(lambda u: ravel_pytree(u)[0])(self.us)
+            unravel = ravel_pytree(jax.tree.map(lambda a: a[0], self.us))[1]
+            return states, controls, jnp.asarray(self.gains, states.dtype), unravel
 
     def policy(self, t: Any, x: PyTree) -> PyTree:
         """u = ū_t + K_t(x - x̄_t) at stage t. With a history, x is the dict {"x", "past_x", "past_u"}. Traceable."""

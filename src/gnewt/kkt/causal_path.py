@@ -104,7 +104,9 @@ class PathWalk:
         wave: tuple[Array, Array] = (jnp.zeros((0, 0), slots.dtype), jnp.zeros((0,), slots.dtype))
         found: list[tuple[Swept, Values | None]] = []
         for loop in self.loops:
-            parts = [self._gather(maps, data, slots, duals, jacobians, hessians, loop, s, mode) for s in loop.steps]
+            parts = [
+                self._gather(maps, data, slots, duals, jacobians, hessians, loop, s, mode) for s in loop.steps
+            ]
 
             def round_(wave: Any, xs: Any, loop: Loop = loop) -> tuple[Any, Any]:
                 out = []
@@ -212,7 +214,9 @@ class PathWalk:
     def _columns(self, data: Data, use: Use, rows: list[Array], c: int) -> tuple[Any, ...]:
         given = iter(rows)
         axes = self.structure.families[use.family].data_axes
-        return tuple(next(given)[c] if axis == 0 else d for axis, d in zip(axes, data[use.family], strict=True))
+        return tuple(
+            next(given)[c] if axis == 0 else d for axis, d in zip(axes, data[use.family], strict=True)
+        )
 
     def _minimise(
         self,
@@ -423,16 +427,26 @@ def _uses(
         family = structure.families[f]
         mine = [row for g, row in instances if g == f]
         args = [[at[s] for s in family.args[row].tolist()] for row in mine]
-        outs = [] if family.outs is None else [[number.get(s, 0) for s in family.outs[r].tolist()] for r in mine]
+        outs = (
+            [] if family.outs is None else [[number.get(s, 0) for s in family.outs[r].tolist()] for r in mine]
+        )
         shape = (len(mine), 0 if family.outs is None else family.m)
-        uses.append((f, np.array(args, np.int64).reshape(len(mine), family.k), np.array(outs, np.int64).reshape(shape)))
+        uses.append(
+            (
+                f,
+                np.array(args, np.int64).reshape(len(mine), family.k),
+                np.array(outs, np.int64).reshape(shape),
+            )
+        )
         rows.append(np.array(mine, np.int64))
     return tuple(uses), rows
 
 
 def _key(step: _Raw) -> Any:
     uses = tuple(
-        (f, args.shape, args.tobytes(), outs.tobytes()) for part in (step.losses, step.nodes) for f, args, outs in part
+        (f, args.shape, args.tobytes(), outs.tobytes())
+        for part in (step.losses, step.nodes)
+        for f, args, outs in part
     )
     return step.is_input, step.num_before, step.mine, step.rest, len(step.losses), uses
 

@@ -67,7 +67,9 @@ def eliminate_roots(
 def _minimise(mine: Array, kept: Array, qu: Array, shift: Array) -> Swept:
     """QR of the stacked factor, inputs first: Q_uu + μI = R_uuᵀ R_uu, and K = -R_uu⁻¹ R_us."""
     e, b = mine.shape[1], kept.shape[1]
-    below = jnp.concatenate([jnp.sqrt(shift) * jnp.eye(e, dtype=mine.dtype), jnp.zeros((e, b), mine.dtype)], 1)
+    below = jnp.concatenate(
+        [jnp.sqrt(shift) * jnp.eye(e, dtype=mine.dtype), jnp.zeros((e, b), mine.dtype)], 1
+    )
     r = jnp.linalg.qr(jnp.concatenate([jnp.concatenate([mine, kept], 1), below]), mode="r")
     ruu, rus = r[:e, :e], r[:e, e:]
     half = jax.scipy.linalg.solve_triangular(ruu, qu, trans=1)

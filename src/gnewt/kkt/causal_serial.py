@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from gnewt.graph import Data, Family, Structure
+from gnewt.graph import Data, Family
 from gnewt.kkt.causal import CausalOrder
 from gnewt.kkt.causal_blocks import Swept, Values, minimise_over, node_hessian, pass_on
 
@@ -59,7 +59,9 @@ class SerialWalk:
         pairs = np.where(keys >= 0, np.searchsorted(self._keys, keys), self._num_pairs)
         self.arrays["front"] = pairs.astype(np.int32)
         lower = np.tril(np.ones((self._b, self._b), bool), -1)
-        self.arrays["pass"] = np.where(lower, self._num_pairs, pairs[:, self._e :, self._e :]).astype(np.int32)
+        self.arrays["pass"] = np.where(lower, self._num_pairs, pairs[:, self._e :, self._e :]).astype(
+            np.int32
+        )
         for f, family in enumerate(self.structure.families):
             self.arrays[f"hess{f}"] = self._places(family)
 
@@ -162,10 +164,14 @@ class SerialWalk:
             front = matrix[maps["front"][i]]
             # Slots that only pad get a large pivot, so that the smallest one is a true one.
             real = mine < self.structure.num_slots
-            quu = front[:e, :e] + jnp.diag(jnp.where(real, 0, float(jnp.finfo(dtype).max) ** 0.5).astype(dtype))
+            quu = front[:e, :e] + jnp.diag(
+                jnp.where(real, 0, float(jnp.finfo(dtype).max) ** 0.5).astype(dtype)
+            )
             qus, qu = front[:e, e:], jnp.where(real, p[mine] + lam[mine], 0)
             swept = minimise_over(quu, qus, qu, shift, definite)
-            more, push = pass_on(swept, jnp.where(real[:, None], front[:e, :e], 0), qus, qu, mode == "adjoint")
+            more, push = pass_on(
+                swept, jnp.where(real[:, None], front[:e, :e], 0), qus, qu, mode == "adjoint"
+            )
             at = maps["pass"][i]
             matrix = matrix.at[at].add(more).at[-1].set(0)
             p = p.at[rest].add(push)
@@ -246,7 +252,9 @@ class SerialWalk:
 
 
 def _columns(family: Family, data: tuple[Any, ...], row: Array) -> tuple[Any, ...]:
-    return tuple(d if axis is None else jnp.asarray(d)[row] for axis, d in zip(family.data_axes, data, strict=True))
+    return tuple(
+        d if axis is None else jnp.asarray(d)[row] for axis, d in zip(family.data_axes, data, strict=True)
+    )
 
 
 def _padded(rows: list[np.ndarray], width: int, filler: int) -> np.ndarray:

@@ -96,7 +96,12 @@ class Policy:
 
 
 def make_policy(
-    system: System, data: Any, models: LocalModels, shift: Any, duals: str = "adjoint", square_root: bool = False
+    system: System,
+    data: Any,
+    models: LocalModels,
+    shift: Any,
+    duals: str = "adjoint",
+    square_root: bool = False,
 ) -> Policy:
     """Eliminate once more, causally, and keep what is known of the inputs."""
     sweep = sweep_of(system)
@@ -110,6 +115,10 @@ def make_policy(
     return Policy(system.structure, tuple(groups))
 
 
-def _run(sweep: Sweep, duals: str, square_root: bool, arrays: Any, data: Any, models: LocalModels, shift: Any) -> Any:
+def _run(
+    sweep: Sweep, duals: str, square_root: bool, arrays: Any, data: Any, models: LocalModels, shift: Any
+) -> Any:
     bound = sweep.bind(arrays)
-    return bound.eliminate(data, models, shift, duals, keep_values=True, square_root=square_root, definite=False)
+    return bound.eliminate(
+        data, models, shift, duals, keep_values=True, square_root=square_root, definite=False
+    )

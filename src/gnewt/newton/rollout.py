@@ -81,7 +81,9 @@ class Rollout:
 
     def __post_init__(self) -> None:
         if self.duals not in DUALS:
-            raise PlanError(explain_error(f"unknown duals {self.duals!r}", remedy=f"use one of {', '.join(DUALS)}"))
+            raise PlanError(
+                explain_error(f"unknown duals {self.duals!r}", remedy=f"use one of {', '.join(DUALS)}")
+            )
         if self.square_root and self.duals != "zero":
             raise PlanError(
                 explain_error(
@@ -158,7 +160,9 @@ class Rollout:
 
     def _eliminate(self, problem: Problem, sweep: Sweep, models: LocalModels, memory: Memory) -> _Attempt:
         def run(shift: Array) -> Found:
-            return sweep.eliminate(problem.point.data, models, shift, self.duals, square_root=self.square_root)
+            return sweep.eliminate(
+                problem.point.data, models, shift, self.duals, square_root=self.square_root
+            )
 
         def again(a: _Attempt) -> _Attempt:
             raised = self._change(models, a.shift, a.factor, up=True)

@@ -128,7 +128,9 @@ def sweep_of(system: System) -> Sweep:
         order = causal_order(structure, order_of_slots(system))
         return Sweep(structure, path_walk(order) or SerialWalk(order))
 
-    return structure.memo(("sweep", plan.digest, system.order if isinstance(system.order, str) else "given"), make)
+    return structure.memo(
+        ("sweep", plan.digest, system.order if isinstance(system.order, str) else "given"), make
+    )
 
 
 def order_of_slots(system: System) -> np.ndarray:
