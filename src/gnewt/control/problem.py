@@ -48,6 +48,10 @@ class Stages:
             _bind(self.final_cost, "final_cost", 1, FINAL_NAMES),
         )
 
+    def check(self) -> None:
+        """Raise GraphError where a function asks for an argument that there is not."""
+        _ = self._calls
+
     def split(self, decision: PyTree, given: dict[str, Any]) -> tuple[PyTree, dict[str, Any]]:
         """(controls, numbers of the problem with those that are decided on in their place)."""
         if not self.optimize:
@@ -62,7 +66,7 @@ class Stages:
         """l(x, u) at a stage."""
         return self._calls[1](carry["x"], u, **self._extras(carry, stage, given))
 
-    def last_cost(self, carry: PyTree, given: dict[str, Any]) -> Array:
+    def last_cost(self, carry: PyTree, given: dict[str, Any]) -> Any:
         """l_T(x)."""
         extras = self._extras(carry, (self.horizon, None), given)
         return self._calls[2](carry["x"], **extras)
@@ -165,7 +169,7 @@ class Problem:
             "params": _floats(params, "params") if "params" in names else jax.tree.map(_strong, params),
             "final_time": None if final_time is None else _floats(final_time, "final_time"),
         }
-        self.stages._calls  # names of arguments are checked now, not at the first use
+        self.stages.check()
 
     @property
     def horizon(self) -> int:

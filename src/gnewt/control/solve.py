@@ -244,7 +244,7 @@ class Solution:
         given = stages.split(self.result.x, self.problem.given)[1]
         last, unravel = ravel_pytree(jax.tree.map(lambda a: a[-1], self.problem._carries(self.result.x)))
 
-        def cost(z: Array) -> Array:
+        def cost(z: Array) -> Any:
             return stages.last_cost(unravel(z), given)
 
         return np.asarray(jax.grad(cost)(last)), np.asarray(jax.hessian(cost)(last))

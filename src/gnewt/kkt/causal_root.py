@@ -15,7 +15,8 @@ from jax import Array
 from jaxtyping import Float
 
 from gnewt.kkt.causal_blocks import Swept, Values, embed, take
-from gnewt.kkt.causal_path import Loop, PathStep, PathWalk
+from gnewt.kkt.causal_path import PathWalk
+from gnewt.kkt.causal_rounds import Loop, PathStep
 
 
 def eliminate_roots(
