@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Array, PyTree
 from gnewt.control.problem import Problem
-from gnewt.control.solve import _method
+from gnewt.control.solve import switches
 from gnewt.newton import minimize
 
 
@@ -50,7 +50,7 @@ def mpc_step(
                 "make a problem with fixed values for model-predictive control",
             )
         )
-    duals, back_substitution = _method(method)
+    duals, back_substitution = switches(method)
     key = (iterations, method)
     if key not in problem.stages.compiled:
         stages = problem.stages

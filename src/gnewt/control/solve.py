@@ -60,7 +60,7 @@ def solve(
         time_limit: seconds after which no further step is begun.
         check: compare a new problem's derivatives with JAX's, once.
     """
-    duals, back_substitution = _method(method)
+    duals, back_substitution = switches(method)
     if square_root and search is None:
         search = Rollout(duals, square_root=True)
     start = us.result if isinstance(us, Solution) else problem.decision(us)
@@ -86,7 +86,8 @@ def solve(
     return Solution(problem, method, result, square_root)
 
 
-def _method(name: str) -> tuple[str, str]:
+def switches(name: str) -> tuple[str, str]:
+    """(duals, back-substitution) of a method."""
     if name not in METHODS:
         raise PlanError(explain_error(f"unknown method {name!r}", remedy=f"use one of {', '.join(METHODS)}"))
     return METHODS[name]
