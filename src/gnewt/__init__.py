@@ -1,6 +1,6 @@
 """gnewt: exact Newton steps at the cost of the computational graph."""
 
-from gnewt import newton, plan, qp, trace
+from gnewt import control, newton, plan, qp, trace
 from gnewt._errors import (
     AccuracyWarning,
     GnewtError,
@@ -34,6 +34,7 @@ __all__ = [
     "StepInfo",
     "TraceError",
     "__version__",
+    "control",
     "explain",
     "factorize",
     "minimize",

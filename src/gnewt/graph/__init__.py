@@ -1,13 +1,13 @@
 """The nouns: slots, families, structures and plans, with their invariants; and the hand-written Graph."""
 
-from gnewt.graph.affine import Maps, Table, take_places
+from gnewt.graph.affine import Index, IndexMaker, Maps, Table, take_places
 from gnewt.graph.builder import Graph, Handle
 from gnewt.graph.evaluate import UNROLL, apply_family, evaluate, forward, objective, take_rows
 from gnewt.graph.family import Family, check_family
 from gnewt.graph.layout import Batch, Irregular, Layout
 from gnewt.graph.plan import Certificate, Plan, check_plan
 from gnewt.graph.rounds import Rounds, Step
-from gnewt.graph.schedule import Schedule, Segment, Serial, make_schedule
+from gnewt.graph.schedule import Schedule, Segment, Serial, find_loops, make_schedule
 from gnewt.graph.structure import Data, Structure, check_structure
 
 __all__ = [
@@ -18,6 +18,8 @@ __all__ = [
     "Family",
     "Graph",
     "Handle",
+    "Index",
+    "IndexMaker",
     "Irregular",
     "Layout",
     "Maps",
@@ -34,6 +36,7 @@ __all__ = [
     "check_plan",
     "check_structure",
     "evaluate",
+    "find_loops",
     "forward",
     "make_schedule",
     "objective",

@@ -125,7 +125,7 @@ def make_schedule(families: Sequence[Family], num_slots: int) -> Schedule:
         return by_level[f][begin[:, None] + np.arange(count)[None, :]]
 
     segments: list[Segment | Serial] = []
-    for level0, period, repeats in _find_loops(np.ravel(signature)):
+    for level0, period, repeats in find_loops(np.ravel(signature)):
         fams, rows = [], []
         for j in range(period):
             for f in order:
@@ -138,11 +138,11 @@ def make_schedule(families: Sequence[Family], num_slots: int) -> Schedule:
     return Schedule(tuple(segments), depth)
 
 
-def _find_loops(signature: np.ndarray) -> list[tuple[int, int, int]]:
+def find_loops(signature: np.ndarray, max_period: int = _MAX_PERIOD) -> list[tuple[int, int, int]]:
     """Cover 0..L-1 by (start, period, repeats), greedily taking the longest repetition at each place."""
     length = len(signature)
     longest = {}
-    for p in range(1, min(_MAX_PERIOD, length // 2) + 1):
+    for p in range(1, min(max_period, length // 2) + 1):
         same = signature[:-p] == signature[p:]
         stop = np.flatnonzero(~same)
         nearest = np.searchsorted(stop, np.arange(length - p))

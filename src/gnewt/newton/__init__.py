@@ -6,8 +6,10 @@ from gnewt.newton.line_search import LineSearch
 from gnewt.newton.loop import STATUSES, Record
 from gnewt.newton.minimize import minimize
 from gnewt.newton.objective import Objective, Point
+from gnewt.newton.policy import Policy, Rule, make_policy
 from gnewt.newton.progress import Progress
 from gnewt.newton.result import Result
+from gnewt.newton.rollout import Rollout
 from gnewt.newton.step import STEP_STATUSES, StepInfo, describe, factorize, newton_step
 from gnewt.newton.system import System, system_of
 from gnewt.newton.trust_region import TrustRegion
@@ -20,14 +22,18 @@ __all__ = [
     "LineSearch",
     "Objective",
     "Point",
+    "Policy",
     "Progress",
     "Record",
     "Result",
+    "Rollout",
+    "Rule",
     "StepInfo",
     "System",
     "TrustRegion",
     "describe",
     "factorize",
+    "make_policy",
     "minimize",
     "newton_step",
     "self_check",

@@ -17,6 +17,7 @@ from gnewt._typing import PyTree
 from gnewt.graph import Certificate, Plan
 from gnewt.kkt import OK, STATUSES, Elimination, LocalModels, ReferenceFactor, factorize
 from gnewt.newton.objective import Point
+from gnewt.newton.policy import Policy, make_policy
 from gnewt.newton.system import System, norm
 
 MAX_REFINEMENTS = 3
@@ -179,6 +180,16 @@ class Factor:
         dtype = self.system.structure.dtype
         product = np.asarray(self.system.product(self.point, jnp.asarray(y, dtype)), np.float64)
         return b - product - float(self.shift) * y
+
+    def policy(self, duals: str = "adjoint") -> Policy:
+        """Return the affine policies of the inputs that a causal order gives, u = ū + k + K(s - s̄).
+
+        Args:
+            duals: what the Hessians of the nodes are contracted with: `"adjoint"` for the policies of H + μI, `"value"` for
+                DDP's, `"zero"` for iLQR's.
+        """
+        self._refuse_traced("policy")
+        return make_policy(self.system, self.point.data, self.models, self.shift, duals)
 
     # Probability: N(0, (H + μI)⁻¹), as in a Laplace approximation. Not in the hot path: the reference engine answers.
 

@@ -37,6 +37,7 @@ from gnewt.newton.objective import Objective, Point
 from gnewt.newton.products import ProductSystem
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result
+from gnewt.newton.rollout import choose_search
 from gnewt.newton.system import System, system_of
 from gnewt.newton.trust_region import TrustRegion
 
@@ -56,6 +57,8 @@ def minimize(
     order: str | Sequence[Any] = "auto",
     curvature: str = "exact",
     engine: str = "auto",
+    duals: str = "adjoint",
+    back_substitution: str = "linear",
     verbose: bool = False,
     callback: Callable[[Progress], Any] | None = None,
     time_limit: float = float("inf"),
@@ -79,16 +82,20 @@ def minimize(
         curvature: `"exact"`, or `"gauss_newton"`, which keeps the curvature of the losses only.
         engine: `"auto"`, one of `gnewt.kkt.ENGINES`, or `"products"`: no elimination, Lanczos with products H·v in
             the same trust region. `"auto"` falls back to it, with a `PerformanceNotice`, where the tree is too wide.
+        duals: λ in the Hessians of the nodes: `"adjoint"` (Newton), `"value"` (DDP) or `"zero"` (iLQR).
+        back_substitution: `"linear"`, or `"nonlinear"`: inputs follow their policies while the graph is evaluated. This
+            (and value duals) needs `order="causal"`, and is a search of its own, `gnewt.newton.Rollout`.
         verbose: show a row per step on standard error (not inside jit).
         callback: called with a `Progress` after each step; the run stops if it returns True (not inside jit).
         time_limit: seconds after which no further step is begun (not inside jit).
         check: compare a new structure with JAX's derivatives of the function, once (not inside jit).
     """
     objective = Objective(target, 0, has_aux)
+    search = choose_search(search, duals, back_substitution)
+    curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     point = objective.at((begin_at, *args))
     system = _system(point, objective.slots(order), curvature, engine)
-    search = TrustRegion() if search is None else search
     if isinstance(system, ProductSystem) and not isinstance(search, TrustRegion):
         raise PlanError(
             explain_error(

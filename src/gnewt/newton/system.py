@@ -41,6 +41,8 @@ class System:
     curvature: str
     engine: Prepared
     why_engine: str
+    order: Any = "auto"
+    """The elimination order that was asked for: a name, or slots."""
     bound: tuple[Any, Any] | None = None
 
     @property
@@ -161,7 +163,7 @@ def system_of(point: Point, order: Any = "auto", curvature: str = "exact", engin
 
     def make() -> System:
         prepared = prepare(name, plan, num_sources(structure), structure.eps)
-        return System(structure, plan, curvature, prepared, why)
+        return System(structure, plan, curvature, prepared, why, order)
 
     return structure.memo(("system", key, curvature, name), make)
 

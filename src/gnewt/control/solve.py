@@ -1,0 +1,268 @@
+"""solve: the four methods of the paper's Table 1, as two switches; and what comes with a solution: policy, value function."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Float
+
+from gnewt._errors import PlanError, explain_error
+from gnewt._typing import PyTree
+from gnewt.control.problem import Problem
+from gnewt.control.slots import control_slots, stage_order, state_slots
+from gnewt.newton import Objective, Policy, Progress, Result, Rollout, make_policy, minimize
+
+METHODS = {
+    "newton": ("adjoint", "linear"),
+    "nonlinear-newton": ("adjoint", "nonlinear"),
+    "ddp": ("value", "nonlinear"),
+    "ilqr": ("zero", "nonlinear"),
+}
+"""Method ↦ (duals, back-substitution)."""
+
+
+def solve(
+    problem: Problem,
+    us: PyTree,
+    method: str = "newton",
+    *,
+    tol: float = 1e-8,
+    max_steps: int = 200,
+    search: Any = None,
+    square_root: bool = False,
+    order: Any = "stages",
+    verbose: bool = False,
+    callback: Callable[[Progress], Any] | None = None,
+    time_limit: float = float("inf"),
+    check: bool = True,
+) -> Solution:
+    """Solve an optimal control problem.
+
+    Args:
+        us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it.
+        method: `"newton"` (stagewise Newton: adjoint duals, linear back-substitution), `"nonlinear-newton"` (the same with
+            nonlinear back-substitution), `"ddp"` (duals of the value function) or `"ilqr"` (no duals).
+        tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start).
+        max_steps: limit on the number of steps.
+        search: how steps are kept safe; `gnewt.newton.TrustRegion()` for `newton`, `gnewt.newton.Rollout` for the others.
+        square_root: eliminate in square-root form (`ilqr` only).
+        order: `"stages"` (from the last stage to the first), or another causal elimination order.
+        verbose: show a row per step.
+        callback: called with a `gnewt.newton.Progress` after each step; the run stops if it returns True.
+        time_limit: seconds after which no further step is begun.
+        check: compare a new problem's derivatives with JAX's, once.
+    """
+    duals, back_substitution = switches(method)
+    if square_root and search is None:
+        search = Rollout(duals, square_root=True)
+    start = us.result if isinstance(us, Solution) else problem.decision(us)
+    if isinstance(order, str) and order == "stages":
+        decision = start.x if isinstance(start, Result) else start
+        structure = Objective(problem.stages.objective).at((decision, problem.given)).structure
+        order = stage_order(problem, structure, decision)
+    result = minimize(
+        problem.stages.objective,
+        start,
+        (problem.given,),
+        search=search,
+        tol=tol,
+        max_steps=max_steps,
+        order=order,
+        duals=duals,
+        back_substitution=back_substitution,
+        verbose=verbose,
+        callback=callback,
+        time_limit=time_limit,
+        check=check,
+    )
+    return Solution(problem, method, result, square_root)
+
+
+def switches(name: str) -> tuple[str, str]:
+    """(duals, back-substitution) of a method."""
+    if name not in METHODS:
+        raise PlanError(explain_error(f"unknown method {name!r}", remedy=f"use one of {', '.join(METHODS)}"))
+    return METHODS[name]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Solution:
+    """Outcome of `control.solve`: that of `gnewt.minimize`, and policies. Flat states and controls are `ravel_pytree`'s."""
+
+    problem: Problem
+    method: str
+    result: Result
+    square_root: bool = False
+
+    @property
+    def us(self) -> PyTree:
+        return self.result.x["us"] if self.problem.stages.optimize else self.result.x
+
+    @cached_property
+    def xs(self) -> PyTree:
+        """States x_0 … x_T."""
+        return self.problem.rollout(self.result.x)
+
+    @property
+    def params(self) -> PyTree:
+        return self._decided("params")
+
+    @property
+    def final_time(self) -> Any:
+        return self._decided("final_time")
+
+    def _decided(self, name: str) -> Any:
+        return self.result.x[name] if name in self.problem.stages.optimize else self.problem.given[name]
+
+    @property
+    def fun(self) -> float:
+        return self.result.fun
+
+    @property
+    def grad_norm(self) -> float:
+        return self.result.grad_norm
+
+    @property
+    def num_steps(self) -> int:
+        return self.result.num_steps
+
+    @property
+    def history(self) -> Any:
+        return self.result.history
+
+    @property
+    def status(self) -> str:
+        return self.result.status
+
+    @property
+    def success(self) -> bool:
+        return bool(self.result.success)
+
+    @property
+    def message(self) -> str:
+        return self.result.message
+
+    # Policies
+
+    @cached_property
+    def factor_policy(self) -> Policy:
+        """The policy over slots, as the elimination gives it."""
+        factor = self.result.factor
+        if factor is None:
+            raise PlanError(
+                explain_error("there is no policy: the start was not finite", remedy="see `message`")
+            )
+        duals = METHODS[self.method][0]
+        with jax.ensure_compile_time_eval():  # asked for inside jit, it is still known now
+            return make_policy(factor.system, factor.point.data, factor.models, 0.0, duals, self.square_root)
+
+    @cached_property
+    def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        structure = self.factor_policy.structure
+        controls = control_slots(self.problem, structure)
+        with jax.ensure_compile_time_eval():
+            states = state_slots(self.problem, structure, self.result.x)
+        horizon, nu, nx = *controls.shape, states.shape[1]
+        stage, number = (np.full(structure.num_slots + 1, -1) for _ in range(2))
+        stage[controls], number[controls] = np.arange(horizon)[:, None], np.arange(nu)
+        gains, feedforward = np.zeros((horizon, nu, nx)), np.zeros((horizon, nu))
+        gradient, hessian = np.zeros((horizon, nx)), np.zeros((horizon, nx, nx))
+        for group in self.factor_policy.groups:
+            if not group.listens.shape[1]:
+                group = dataclasses.replace(
+                    group, listens=np.full((len(group.inputs), 1), structure.num_slots)
+                )
+            k, gain, first, second = (
+                np.asarray(a) for a in (group.k, group.gain, group.value_gradient, group.value_hessian)
+            )
+            missing = group.listens.shape[1] - gain.shape[2]
+            gain, first = np.pad(gain, ((0, 0), (0, 0), (0, missing))), np.pad(first, ((0, 0), (0, missing)))
+            second = np.pad(second, ((0, 0), (0, missing), (0, missing)))
+            for e in range(group.inputs.shape[1]):
+                rows = np.flatnonzero(stage[group.inputs[:, e]] >= 0)
+                t, i = stage[group.inputs[rows, e]], number[group.inputs[rows, e]]
+                same = group.listens[rows][:, None, :] == states[t][:, :, None]
+                at, known = same.argmax(2), same.any(2) & (states[t] >= 0)
+                self._refuse_others(group.listens[rows], np.abs(gain[rows, e]), states[t])
+                feedforward[t, i] = k[rows, e]
+                gains[t, i] = np.where(known, np.take_along_axis(gain[rows, e], at, 1), 0.0)
+                gradient[t] = np.where(known, np.take_along_axis(first[rows], at, 1), 0.0)
+                both = known[:, :, None] & known[:, None, :]
+                hessian[t] = np.where(both, second[rows[:, None, None], at[:, :, None], at[:, None, :]], 0.0)
+        return gains, feedforward, gradient, hessian
+
+    def _refuse_others(self, listens: np.ndarray, gains: np.ndarray, states: np.ndarray) -> None:
+        """Raise PlanError if a control listens to something that is neither its state nor shared by all stages."""
+        structure = self.factor_policy.structure
+        controls = control_slots(self.problem, structure)
+        shared = np.ones(structure.num_slots + 1, bool)
+        shared[state_slots(self.problem, structure, self.result.x)] = False
+        shared[controls] = False
+        own = (listens[:, :, None] == states[:, None, :]).any(2)
+        for f in structure.nodes:
+            family = structure.families[f]
+            shared[np.asarray(family.outs)[~shared[family.args].all(1)]] = False
+        if np.any(~own & ~shared[listens] & (gains > 0)):
+            raise PlanError(
+                explain_error(
+                    "a control listens to more than the state of its stage along this order",
+                    remedy="solve with order='stages', or see `factor_policy`",
+                )
+            )
+
+    @property
+    def gains(self) -> Float[np.ndarray, "T nu nx"]:
+        """K of u = ū + k + K(x - x̄). With a history, x is (past_u, past_x, x), raveled."""
+        return self._tables[0]
+
+    @property
+    def feedforward(self) -> Float[np.ndarray, "T nu"]:
+        """k: what the next step would change; about 0 at a solution."""
+        return self._tables[1]
+
+    @cached_property
+    def value_gradient(self) -> Float[np.ndarray, "stages nx"]:
+        """∂V_t at x_t, t = 0 … T."""
+        return np.concatenate([self._tables[2], self._last[0][None]])
+
+    @cached_property
+    def value_hessian(self) -> Float[np.ndarray, "stages nx nx"]:
+        """∂²V_t at x_t, t = 0 … T."""
+        return np.concatenate([self._tables[3], self._last[1][None]])
+
+    @cached_property
+    def _last(self) -> tuple[np.ndarray, np.ndarray]:
+        """Gradient and Hessian of the final cost."""
+        stages = self.problem.stages
+        given = stages.split(self.result.x, self.problem.given)[1]
+        last, unravel = ravel_pytree(jax.tree.map(lambda a: a[-1], self.problem._carries(self.result.x)))
+
+        def cost(z: Array) -> Any:
+            return stages.last_cost(unravel(z), given)
+
+        return np.asarray(jax.grad(cost)(last)), np.asarray(jax.hessian(cost)(last))
+
+    @cached_property
+    def _nominal(self) -> tuple[Array, Array, Array, Callable]:
+        with jax.ensure_compile_time_eval():
+            carries = self.problem._carries(self.result.x)
+            states = jax.vmap(lambda c: ravel_pytree(c)[0])(carries)
+            controls = jax.vmap(lambda u: ravel_pytree(u)[0])(self.us)
+            unravel = ravel_pytree(jax.tree.map(lambda a: a[0], self.us))[1]
+            return states, controls, jnp.asarray(self.gains, states.dtype), unravel
+
+    def policy(self, t: Any, x: PyTree) -> PyTree:
+        """u = ū_t + K_t(x - x̄_t) at stage t. With a history, x is the dict {"x", "past_x", "past_u"}. Traceable."""
+        states, controls, gains, unravel = self._nominal
+        return unravel(controls[t] + gains[t] @ (ravel_pytree(x)[0] - states[t]))
+
+    def __str__(self) -> str:
+        return f"{'method':>10}: {self.method}\n{self.result}"

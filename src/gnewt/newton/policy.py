@@ -1,0 +1,124 @@
+"""Policy: what a causal factorisation says of each input, u = ū + k + K(s - s̄) over slots that are known before it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jaxtyping import Float, Int
+
+from gnewt.graph import Structure
+from gnewt.kkt import LocalModels
+from gnewt.newton.sweep import Sweep, sweep_of
+from gnewt.newton.system import System
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rule:
+    """The policy of inputs that are minimised over together: u = ū + k + K(s - s̄)."""
+
+    inputs: Int[np.ndarray, " e"]
+    """Slots of the inputs ..."""
+    listens: Int[np.ndarray, " b"]
+    """... and of what they listen to."""
+    k: Float[np.ndarray, " e"]
+    gain: Float[np.ndarray, "e b"]
+    value_gradient: Float[np.ndarray, " b"]
+    """∂V, the value function over the slots listened to, once these inputs are minimised over ..."""
+    value_hessian: Float[np.ndarray, "b b"]
+    """... and its Hessian."""
+    structure: Structure
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(self.structure.slot_name(int(s)) for s in self.inputs)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the vertices that the inputs listen to."""
+        return tuple(self.structure.slot_name(int(s)) for s in self.listens)
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.input_names)} <- {', '.join(self.names) or 'nothing'}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Group:
+    """Rules of equal shape, [R, ...]; slots beyond the last are padding."""
+
+    inputs: np.ndarray
+    listens: np.ndarray
+    k: Array
+    gain: Array
+    value_gradient: Array
+    value_hessian: Array
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Policy:
+    """The rules of all inputs, in the order of their elimination. Iterate over it, or ask for the rule of an input."""
+
+    structure: Structure
+    groups: tuple[Group, ...]
+
+    def __len__(self) -> int:
+        return sum(len(group.inputs) for group in self.groups)
+
+    def __iter__(self) -> Iterator[Rule]:
+        num = self.structure.num_slots
+        for group in self.groups:
+            k, gain, first, second = (
+                np.asarray(a) for a in (group.k, group.gain, group.value_gradient, group.value_hessian)
+            )
+            for r in range(len(group.inputs)):
+                e, b = int(np.sum(group.inputs[r] < num)), int(np.sum(group.listens[r] < num))
+                yield Rule(
+                    group.inputs[r, :e],
+                    group.listens[r, :b],
+                    k[r, :e],
+                    gain[r, :e, :b],
+                    first[r, :b],
+                    second[r, :b, :b],
+                    self.structure,
+                )
+
+    def rule_of(self, slot: int) -> Rule:
+        """The rule of an input slot."""
+        return next(rule for rule in self if slot in rule.inputs)
+
+    def __str__(self) -> str:
+        return "\n".join(str(rule) for rule in self)
+
+
+def make_policy(
+    system: System,
+    data: Any,
+    models: LocalModels,
+    shift: Any,
+    duals: str = "adjoint",
+    square_root: bool = False,
+) -> Policy:
+    """Eliminate once more, causally, and keep what is known of the inputs."""
+    sweep = sweep_of(system)
+    run = system.structure.memo(
+        ("policy", sweep, duals, square_root), lambda: jax.jit(partial(_run, sweep, duals, square_root))
+    )
+    found = run(sweep.arrays, data, models, shift)
+    groups = []
+    for (swept, values), (inputs, listens) in zip(found, sweep.walk.input_steps, strict=True):
+        groups.append(Group(inputs, listens, swept.k, swept.gain, values.gradient, values.hessian))
+    return Policy(system.structure, tuple(groups))
+
+
+def _run(
+    sweep: Sweep, duals: str, square_root: bool, arrays: Any, data: Any, models: LocalModels, shift: Any
+) -> Any:
+    bound = sweep.bind(arrays)
+    return bound.eliminate(
+        data, models, shift, duals, keep_values=True, square_root=square_root, definite=False
+    )

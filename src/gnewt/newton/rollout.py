@@ -1,0 +1,256 @@
+"""Rollout: steps by nonlinear back-substitution, u = ū + ηk + K(s - s̄) with every node evaluated (the DDP family).
+
+The path in η is a curve, along which the model of f decreases by η Σ q_uᵀk + ½η² Σ kᵀQ_uu k (E18).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from gnewt._errors import PlanError, explain_error
+from gnewt.kkt import DUALS, LocalModels
+from gnewt.newton.loop import (
+    RUNNING,
+    SINGULAR,
+    STALLED,
+    UNBOUNDED,
+    Move,
+    Problem,
+    Proposal,
+    Record,
+    Search,
+    all_finite,
+    largest,
+)
+from gnewt.newton.sweep import Found, Sweep, sweep_of
+from gnewt.newton.trust_region import TrustRegion
+
+
+class Memory(NamedTuple):
+    """What one step leaves to the next."""
+
+    shift: Array
+    factor: Array
+    """By which μ was changed last: it grows while μ keeps going one way."""
+    longest: Array
+    """Length to begin with: 1, or less after a step to where derivatives are not finite."""
+
+
+class _Trial(NamedTuple):
+    length: Array
+    slots: Array
+    value: Array
+    passed: Array
+    count: Array
+
+
+class _Attempt(NamedTuple):
+    found: Found
+    shift: Array
+    factor: Array
+    good: Array
+    count: Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Rollout:
+    """Policies from a causal elimination, applied by evaluating the graph; μ on Q_uu keeps them safe.
+
+    With `duals="adjoint"` the shifted matrix is exactly H + μI, and it is positive definite if and only if every Q_uu + μI is. With
+    `"value"` (DDP) and `"zero"` (iLQR) μ only makes the policy, and the value function is that of the policy. μ follows the
+    schedule of Tassa et al. (2012): up while pivots or steps fail, down (to 0) as steps succeed.
+    """
+
+    duals: str = "adjoint"
+    """λ in the Hessians of the nodes: `adjoint` (Newton), `value` (DDP), `zero` (iLQR)."""
+    armijo: float = 1e-4
+    """Share of the expected decrease along the curve that a step must achieve."""
+    first_shift: float = 1e-6
+    """The smallest μ that is not 0, of the largest local derivative."""
+    growth: float = 2.0
+    max_halvings: int = 12
+    """Of η; then μ is raised."""
+    square_root: bool = False
+    """Eliminate in square-root form: more accurate where weights differ by many orders. Needs `duals="zero"`, losses with
+    positive semidefinite Hessians, and a chain."""
+
+    def __post_init__(self) -> None:
+        if self.duals not in DUALS:
+            raise PlanError(
+                explain_error(f"unknown duals {self.duals!r}", remedy=f"use one of {', '.join(DUALS)}")
+            )
+        if self.square_root and self.duals != "zero":
+            raise PlanError(
+                explain_error(
+                    f"the square-root form needs positive semidefinite pieces; duals={self.duals!r} have others (E22)",
+                    remedy="use duals='zero' (iLQR), or square_root=False",
+                )
+            )
+
+    @property
+    def curvature(self) -> str:
+        """Curvature that derivatives are needed with: those of the nodes come from here unless λ is the adjoint."""
+        return "exact" if self.duals == "adjoint" else "gauss_newton"
+
+    def begin(self, problem: Problem, x: Array, models: LocalModels) -> Memory:
+        """Begin without a shift."""
+        one = jnp.ones((), x.dtype)
+        return Memory(0 * one, one, one)
+
+    def resume(self, memory: Memory) -> Memory:
+        """Go on with the shift."""
+        return memory._replace(longest=jnp.ones_like(memory.longest))
+
+    def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
+        """Eliminate until every Q_uu + μI is positive definite, then backtrack along the curve."""
+        sweep = sweep_of(problem.system)
+        attempt = self._eliminate(problem, sweep, models, memory)
+        slope, curve = self._expectation(attempt)
+        trial = self._backtrack(problem, sweep, models, attempt, slope, curve, memory.longest)
+        rest = (trial, slope, curve, attempt.shift, attempt.factor, attempt.good)
+        at = trial.slots[: problem.size]
+        return Proposal(at, attempt.good & trial.passed, attempt.count, trial.count, rest)
+
+    def settle(
+        self,
+        problem: Problem,
+        x: Array,
+        models: LocalModels,
+        memory: Memory,
+        proposal: Proposal,
+        after: LocalModels,
+    ) -> Move:
+        """Take the step and lower μ, or raise μ and try again."""
+        trial, slope, curve, shift, factor, good = proposal.rest
+        gradient = problem.gradient(models)
+        expected = -(trial.length * slope + 0.5 * trial.length**2 * curve)
+        close = expected <= _noise(problem, models)
+        finite = all_finite(after)
+        shrinks = largest(problem.gradient(after)) < largest(gradient)
+        taken = proposal.wanted & finite & (~close | shrinks)
+        shorter = trial.passed & ~finite & (trial.length > problem.eps)
+        lower, slower = self._change(models, shift, factor, up=False)
+        higher, faster = self._change(models, shift, factor, up=True)
+        lost = ~taken & ~shorter & (close | (higher > 1e12 * _scale(models)))
+        code = jnp.where(lost, STALLED, RUNNING)
+        code = jnp.where(trial.value == -jnp.inf, UNBOUNDED, code)
+        code = jnp.where(good, code, SINGULAR).astype(jnp.int32)
+        nan, unknown = jnp.full((), jnp.nan, x.dtype), jnp.full(3, -1, jnp.int32)
+        record = Record(models.value, largest(gradient), shift, nan, trial.length, unknown)
+        left = Memory(
+            jnp.where(taken, lower, jnp.where(shorter, shift, higher)),
+            jnp.where(taken, slower, jnp.where(shorter, factor, faster)),
+            jnp.where(shorter, trial.length / 2, jnp.ones_like(trial.length)),
+        )
+        return Move(taken, left, code, record)
+
+    def _change(self, models: LocalModels, shift: Array, factor: Array, up: bool) -> tuple[Array, Array]:
+        """Raise or lower μ: (μ, factor). What keeps going one way goes faster and faster."""
+        first = self.first_shift * _scale(models)
+        if up:
+            factor = jnp.maximum(self.growth, factor * self.growth)
+            return jnp.maximum(first, shift * factor), factor
+        factor = jnp.minimum(1 / self.growth, factor / self.growth)
+        return jnp.where(shift * factor >= first, shift * factor, 0), factor
+
+    def _eliminate(self, problem: Problem, sweep: Sweep, models: LocalModels, memory: Memory) -> _Attempt:
+        def run(shift: Array) -> Found:
+            return sweep.eliminate(
+                problem.point.data, models, shift, self.duals, square_root=self.square_root
+            )
+
+        def again(a: _Attempt) -> _Attempt:
+            raised = self._change(models, a.shift, a.factor, up=True)
+            shift = jnp.where(a.count == 0, a.shift, raised[0])
+            factor = jnp.where(a.count == 0, a.factor, raised[1])
+            found = run(shift)
+            pivots = [jnp.all(swept.pivot > 0) & jnp.all(jnp.isfinite(swept.k)) for swept, _ in found]
+            return _Attempt(found, shift, factor, jnp.all(jnp.stack(pivots)), a.count + 1)
+
+        empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(run, memory.shift))
+        first = _Attempt(empty, memory.shift, memory.factor, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+        limit = 1e12 * _scale(models)
+        return jax.lax.while_loop(lambda a: ~a.good & (a.shift < limit), again, first)
+
+    def _expectation(self, attempt: _Attempt) -> tuple[Array, Array]:
+        """(Σ q_uᵀk, Σ kᵀQ_uu k), the second with μ where μ is part of the model."""
+        slope = sum((jnp.sum(swept.slope) for swept, _ in attempt.found), jnp.zeros_like(attempt.shift))
+        curve = sum((jnp.sum(swept.curve) for swept, _ in attempt.found), jnp.zeros_like(attempt.shift))
+        if self.duals == "adjoint":
+            curve = curve + attempt.shift * sum(jnp.sum(swept.k**2) for swept, _ in attempt.found)
+        return slope, curve
+
+    def _backtrack(
+        self,
+        problem: Problem,
+        sweep: Sweep,
+        models: LocalModels,
+        attempt: _Attempt,
+        slope: Array,
+        curve: Array,
+        longest: Array,
+    ) -> _Trial:
+        noise = _noise(problem, models)
+
+        def try_length(trial: _Trial) -> _Trial:
+            length = trial.length / 2
+            slots = sweep.roll_out(problem.point.data, models, attempt.found, length)
+            value = sweep.value(problem.system.maps, problem.point.data, slots)
+            expected = length * slope + 0.5 * length**2 * curve
+            enough = value <= models.value + self.armijo * expected
+            within = (-expected <= noise) & (value <= models.value + noise)
+            passed = jnp.isfinite(value) & (enough | within)
+            return _Trial(length, slots, value, passed, trial.count + 1)
+
+        def goes_on(trial: _Trial) -> Array:
+            more = ~trial.passed & (trial.value != -jnp.inf) & (trial.count < self.max_halvings)
+            return more & attempt.good
+
+        nan = jnp.full((), jnp.nan, models.value.dtype)
+        first = _Trial(2 * longest, models.slots, nan, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+        return jax.lax.while_loop(goes_on, try_length, first)
+
+
+BACK_SUBSTITUTIONS = ("linear", "nonlinear")
+
+
+def choose_search(search: Search | None, duals: str, back_substitution: str) -> Search:
+    """The search that `minimize` runs with: the given one, a trust region, or a rollout."""
+    if back_substitution not in BACK_SUBSTITUTIONS or duals not in DUALS:
+        raise PlanError(
+            explain_error(
+                f"unknown duals {duals!r} or back-substitution {back_substitution!r}",
+                remedy=f"use duals in {', '.join(DUALS)} and back_substitution in {', '.join(BACK_SUBSTITUTIONS)}",
+            )
+        )
+    if back_substitution == "linear":
+        if duals == "value":
+            raise PlanError(
+                explain_error(
+                    "value duals are those of policies, which linear back-substitution does not follow",
+                    remedy="use back_substitution='nonlinear' (DDP)",
+                )
+            )
+        return TrustRegion() if search is None else search
+    if search is not None and not isinstance(search, Rollout):
+        raise PlanError(
+            explain_error(
+                f"{type(search).__name__} searches along a line, nonlinear back-substitution along a curve",
+                remedy="leave search out, or give a gnewt.newton.Rollout",
+            )
+        )
+    return Rollout(duals) if search is None else search
+
+
+def _scale(models: LocalModels) -> Any:
+    return jnp.maximum(largest(models.sources), jnp.finfo(models.slots.dtype).tiny)
+
+
+def _noise(problem: Problem, models: LocalModels) -> Array:
+    """Rounding of f: a decrease below it cannot be seen."""
+    return 16 * problem.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(models.slots.dtype).tiny)
