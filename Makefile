@@ -10,7 +10,7 @@ PYTEST_ARGS ?= -n 2
 SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
 .PHONY: help demo test test-all test-native lint format native clean \
-	bench bench-engines bench-step bench-cutest bench-scaling bench-gate bench-baseline
+	bench bench-engines bench-step bench-cutest bench-scaling bench-control bench-gate bench-baseline
 
 help:
 	@echo "make demo      make $(VENV), install, run the demo (writes gnewt_demo.png)"
@@ -58,7 +58,7 @@ native:
 	cmake --build build/native
 	cmake --install build/native --prefix src
 
-bench: bench-engines bench-step bench-cutest bench-scaling
+bench: bench-engines bench-step bench-cutest bench-scaling bench-control
 	$(BENCH)/bin/python benchmarks/summary.py
 
 # Factor and solve also with all that the machine has; the promised figures are for AVX2.
@@ -74,6 +74,9 @@ bench-cutest: $(BENCH)/.installed
 
 bench-scaling: $(BENCH)/.installed
 	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/scaling.py
+
+bench-control: $(BENCH)/.installed
+	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/control.py
 
 bench-gate: $(VENV)/.dev-installed
 	$(BIN)/python benchmarks/gate.py

@@ -111,11 +111,18 @@ def rollout(problem: Problem, us: np.ndarray) -> np.ndarray:
 
 
 def casadi_solver(
-    problem: Problem, T: int, plugin: str, iterations: int, expand: bool
+    problem: Problem,
+    T: int,
+    plugin: str,
+    iterations: int,
+    expand: bool,
+    tol: float = 1e-12,
+    compiled: bool = False,
 ) -> Callable[[], tuple[Any, Any]]:
-    """Multiple shooting in casadi: a function that runs `iterations` of the solver from our first point.
+    """Multiple shooting in casadi: a function that runs at most `iterations` of the solver from our first point.
 
-    Its variables are (x_0, u_0, x_1, ...) and its constraints the gaps in the same order, as fatrop asks for.
+    Its variables are (x_0, u_0, x_1, ...) and its constraints the gaps in the same order, as fatrop asks for. `compiled` has
+    the functions written out as C and compiled, where the virtual machine would run them.
     """
     import casadi
 
@@ -144,14 +151,16 @@ def casadi_solver(
     gaps = casadi.vertcat(*gaps)
     variables = casadi.vertcat(*[v for pair in zip(xs, us, strict=False) for v in pair], xs[T])
     quiet = {
-        "ipopt": {"ipopt": {"max_iter": iterations, "print_level": 0, "sb": "yes", "tol": 1e-12}},
+        "ipopt": {"ipopt": {"max_iter": iterations, "print_level": 0, "sb": "yes", "tol": tol}},
         "fatrop": {
-            "fatrop": {"max_iter": iterations, "print_level": 0, "tolerance": 1e-12},
+            "fatrop": {"max_iter": iterations, "print_level": 0, "tolerance": tol},
             "structure_detection": "auto",
             "equality": [True] * gaps.numel(),
         },
     }[plugin]
     options = {**quiet, "print_time": False, "expand": expand, "error_on_fail": False}
+    if compiled:
+        options |= {"jit": True, "compiler": "shell", "jit_options": {"flags": ["-O2"]}}
     solver = casadi.nlpsol("solver", plugin, {"x": variables, "f": total, "g": gaps}, options)
     first = problem.first_inputs(T)
     states = rollout(problem, first)

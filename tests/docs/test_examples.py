@@ -2,6 +2,7 @@
 
 import pathlib
 import runpy
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -9,14 +10,46 @@ from typer.testing import CliRunner
 from gnewt._version import __version__
 from gnewt.cli import app
 
-_EXAMPLES = sorted((pathlib.Path(__file__).parents[2] / "examples").glob("*.py"))
+_EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
+_CONVERGED = "the gradient is below the tolerance"
+
+# Small forms: arguments, and what the output must say.
+_QUICK = {
+    "scenario_tree": (["--depth", "2"], _CONVERGED),
+    "identification": (["--horizon", "60"], _CONVERGED),
+}
+_SLOW = {
+    "acrobot": (["--horizon", "80"], _CONVERGED),
+    "cartpole": (["--horizon", "60"], _CONVERGED),
+    "minimum_time": (["--horizon", "30"], _CONVERGED),
+    "mpc": ([], "at the end 0.0"),
+    "parking": (["--horizon", "40", "--delay", "2"], _CONVERGED),
+    "quadrotor": (["--horizon", "40"], _CONVERGED),
+    "two_arms": (["--horizon", "20"], _CONVERGED),
+}
+
+
+def _run(name, args, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, *args])
+    runpy.run_path(str(_EXAMPLES / f"{name}.py"), run_name="__main__")
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", [*_QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in _SLOW)])
+def test_example(name, tmp_path, monkeypatch, capsys):
+    args, expected = (_QUICK | _SLOW)[name]
+    picture = tmp_path / f"{name}.png"
+    assert expected in _run(name, [*args, "--out", str(picture)], monkeypatch, capsys)
+    assert picture.stat().st_size > 5_000
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", _EXAMPLES, ids=lambda p: p.stem)
-def test_example(path, capsys):
-    runpy.run_path(str(path), run_name="__main__")
-    assert "gradient is below the tolerance" in capsys.readouterr().out
+def test_shared_parameter(monkeypatch, capsys):
+    assert _CONVERGED in _run("shared_parameter", [], monkeypatch, capsys)
+
+
+def test_every_example_is_run():
+    assert {p.stem for p in _EXAMPLES.glob("*.py")} == {*_QUICK, *_SLOW, "shared_parameter"}
 
 
 def test_version():
