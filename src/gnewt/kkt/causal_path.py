@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from gnewt.graph import Data, Structure
+from gnewt.graph import Data
 from gnewt.kkt.causal import CausalOrder
 from gnewt.kkt.causal_blocks import Swept, Values, embed, minimise_over, node_hessian, pass_on, take
 from gnewt.kkt.causal_rounds import Loop, PathStep, Use, find_rounds
@@ -23,8 +23,8 @@ from gnewt.kkt.causal_rounds import Loop, PathStep, Use, find_rounds
 class PathWalk:
     """A causal order as loops over equal steps."""
 
-    def __init__(self, structure: Structure, loops: tuple[Loop, ...], arrays: tuple[np.ndarray, ...]) -> None:
-        self.structure, self.loops = structure, loops
+    def __init__(self, order: CausalOrder, loops: tuple[Loop, ...], arrays: tuple[np.ndarray, ...]) -> None:
+        self.order, self.structure, self.loops = order, order.structure, loops
         self.arrays = arrays
 
     @property
@@ -299,4 +299,4 @@ def _symmetric(matrix: Array) -> Array:
 def path_walk(order: CausalOrder) -> PathWalk | None:
     """Walk a causal order as a path, or return None where the graph is none."""
     found = find_rounds(order)
-    return None if found is None else PathWalk(order.structure, *found)
+    return None if found is None else PathWalk(order, *found)

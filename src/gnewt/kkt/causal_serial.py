@@ -27,7 +27,7 @@ class SerialWalk:
 
     def __init__(self, order: CausalOrder) -> None:
         self.structure = structure = order.structure
-        self._order = order
+        self.order = order
         steps = order.steps
         self._e = max((len(s.slots) for s in steps), default=1)
         self._b = max(1, max((len(s.separator) for s in steps), default=1))
@@ -44,7 +44,7 @@ class SerialWalk:
     @property
     def input_steps(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """(slots [R, e], separators [R, b]) of the input steps, padded by the number of slots."""
-        rows = list(self._order.inputs)
+        rows = list(self.order.inputs)
         return [(self.arrays["slots"][rows], self.arrays["separator"][rows])]
 
     def _number_pairs(self) -> None:
@@ -101,7 +101,7 @@ class SerialWalk:
         self._curved = [f for f in nodes if self.structure.families[f].hess_pattern.any()]
         kinds, rows, step_kind, done = [], [], [], set()
         forward: list[tuple[int, int]] = []
-        for i, step in enumerate(self._order.steps):
+        for i, step in enumerate(self.order.steps):
             kinds.append(_INPUT if step.is_input else _NODE)
             rows.append(i)
             step_kind.append(kinds[-1])
@@ -109,9 +109,9 @@ class SerialWalk:
                 if f in self._curved:
                     kinds.append(_CURVED + self._curved.index(f))
                     rows.append(row)
-        place = {i: j for j, i in enumerate(self._order.inputs)}
-        for i in range(len(self._order.steps) - 1, -1, -1):
-            step = self._order.steps[i]
+        place = {i: j for j, i in enumerate(self.order.inputs)}
+        for i in range(len(self.order.steps) - 1, -1, -1):
+            step = self.order.steps[i]
             if step.is_input:
                 forward.append((0, place[i]))
                 continue

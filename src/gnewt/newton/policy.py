@@ -13,7 +13,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from gnewt.graph import Structure
-from gnewt.kkt import LocalModels
+from gnewt.kkt import CausalOrder, LocalModels
 from gnewt.newton.sweep import Sweep, sweep_of
 from gnewt.newton.system import System
 
@@ -65,25 +65,29 @@ class Policy:
 
     structure: Structure
     groups: tuple[Group, ...]
+    order: CausalOrder
 
     def __len__(self) -> int:
         return sum(len(group.inputs) for group in self.groups)
 
     def __iter__(self) -> Iterator[Rule]:
         num = self.structure.num_slots
+        separator = {int(step.slots[0]): step.separator for step in self.order.steps if step.is_input}
         for group in self.groups:
             k, gain, first, second = (
                 np.asarray(a) for a in (group.k, group.gain, group.value_gradient, group.value_hessian)
             )
             for r in range(len(group.inputs)):
-                e, b = int(np.sum(group.inputs[r] < num)), int(np.sum(group.listens[r] < num))
+                e = int(np.sum(group.inputs[r] < num))
+                # A walk may carry slots of other branches along, to which these inputs are not coupled.
+                mine = np.flatnonzero(np.isin(group.listens[r], separator[int(group.inputs[r, 0])]))
                 yield Rule(
                     group.inputs[r, :e],
-                    group.listens[r, :b],
+                    group.listens[r, mine],
                     k[r, :e],
-                    gain[r, :e, :b],
-                    first[r, :b],
-                    second[r, :b, :b],
+                    gain[r, :e, mine].T,
+                    first[r, mine],
+                    second[r][np.ix_(mine, mine)],
                     self.structure,
                 )
 
@@ -112,7 +116,7 @@ def make_policy(
     groups = []
     for (swept, values), (inputs, listens) in zip(found, sweep.walk.input_steps, strict=True):
         groups.append(Group(inputs, listens, swept.k, swept.gain, values.gradient, values.hessian))
-    return Policy(system.structure, tuple(groups))
+    return Policy(system.structure, tuple(groups), sweep.walk.order)
 
 
 def _run(

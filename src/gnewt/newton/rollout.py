@@ -28,6 +28,7 @@ from gnewt.newton.loop import (
     largest,
 )
 from gnewt.newton.sweep import Found, Sweep, sweep_of
+from gnewt.newton.system import System
 from gnewt.newton.trust_region import TrustRegion
 
 
@@ -108,6 +109,7 @@ class Rollout:
 
     def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
         """Eliminate until every Q_uu + μI is positive definite, then backtrack along the curve."""
+        assert isinstance(problem.system, System), "products have no policies"
         sweep = sweep_of(problem.system)
         attempt = self._eliminate(problem, sweep, models, memory)
         slope, curve = self._expectation(attempt)
