@@ -585,3 +585,17 @@ def mixed_precision() -> Any:
 @program
 def partial_application() -> Any:
     return functools.partial(lambda k, x: jnp.sum(jnp.sin(k * x)) ** 2, 3.0), (points(5),)
+
+
+@program
+def weight_on_the_last_state() -> Any:
+    """Mayer's problem: the objective reads the last state alone, and linearly."""
+
+    def f(us: Any) -> Any:
+        def stage(x: Any, u: Any) -> Any:
+            return jnp.stack([x[0] + 0.1 * x[1], x[1] + 0.1 * (u - jnp.sin(x[0]))]), u**2 + x[1] ** 2
+
+        x, costs = jax.lax.scan(stage, jnp.ones(2), us)
+        return costs.sum() - 0.5 * x[0]
+
+    return f, (points(7),)

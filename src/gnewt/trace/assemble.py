@@ -125,11 +125,13 @@ class Assembler:
             if block.kind != CALL:
                 continue
             m = block.call.m
-            slots = used[block.start : block.stop].reshape(-1, m)
+            slots = used[block.start : block.stop].copy().reshape(-1, m)
             live = self.fuser.live[block.start : block.stop].reshape(-1, m)
             needed = np.any(slots & live, 0)
-            mine = (ids >= block.start) & (ids < block.stop)
-            mine &= ~needed[(ids - block.start) % m] if m else False
+            here = (ids >= block.start) & (ids < block.stop)
+            mine = here & ~needed[(ids - block.start) % m] if m else np.zeros_like(here)
+            # The last of several equal calls is read by the objective alone: its outputs are slots like the others'.
+            slots.ravel()[ids[here & ~mine] - block.start] = True
             table = np.full((block.n // m, m), self.constants.scalar(0, self.dtype), np.int32)
             where = ids[mine] - block.start
             table[where // m, where % m] = self.constants.as_ids(weights[mine], self.dtype)
