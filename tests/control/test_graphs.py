@@ -95,7 +95,7 @@ def test_scenario_tree() -> None:
     assert max(len(rule.listens) for rule in policy) == 2
 
 
-@pytest.mark.parametrize("delay", [2, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("delay", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_delay_system(delay: int) -> None:
     f, us = delayed(8, delay)
     check(f, us, 0.0)
@@ -114,7 +114,7 @@ def test_a_long_chain_is_a_loop() -> None:
     assert max(loop.repeats for loop in walk.loops) > 30
 
 
-@pytest.mark.parametrize("seed", [1, 4, *(pytest.param(s, marks=pytest.mark.slow) for s in (2, 3, 5, 10))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(s, marks=pytest.mark.slow) for s in (2, 3, 4, 5, 10))])
 def test_random_dag(seed: int) -> None:
     found = random_graph(seed)
     check(found.graph, [jnp.asarray(v) for v in found.values], 30.0)

@@ -64,7 +64,7 @@ def test_policies_and_value_functions(case: Case, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["newton", "ddp", "ilqr"])
-@pytest.mark.parametrize("length", [1.0, 0.3])
+@pytest.mark.parametrize("length", [0.3, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_nonlinear_back_substitution(case: Case, method: str, length: float) -> None:
     system = system_of(case.point, "causal", "exact" if method == "newton" else "gauss_newton")
     models, sweep = system.linearize(case.point), sweep_of(system)

@@ -178,3 +178,15 @@ def test_a_graph_built_while_jax_traces_can_be_used_afterwards():
     assert float(jax.jit(g)(us)) == pytest.approx(float(plain(us, np.ones(2))), rel=1e-14)
     _, info = gnewt.newton_step(g, full_output=True)(us)
     assert info.status == "ok"
+
+
+def test_linear_nodes_have_no_hessian():
+    matrix = np.arange(6.0).reshape(2, 3)
+    g = gnewt.Graph()
+    x, a = g.input((3,), name="x"), g.constant(2.0)
+    straight = g.node(lambda a, x: a * (matrix @ x) + 1.0, a, x)
+    bent = g.node(lambda y: y * jnp.sin(y), straight)
+    g.loss(lambda y: jnp.sum(y), bent)
+    pattern = {family.k: family.hess_pattern for family in g.structure().families if not family.is_loss}
+    assert not pattern[3].any()
+    assert pattern[2].all()

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.extend.core import Literal
 
 from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Array, Callable
@@ -293,16 +294,38 @@ def _make_family(group: _Group, start: dict[Handle, int]) -> tuple[Family, tuple
             axes.append(None if shared else 0)
             traced = any(isinstance(v, Tracer) for v in values)
             columns.append(values[0] if shared else (jnp if traced else np).stack(values))
+    fn = _flat_function(group.fn, group.signature, group.is_loss)
+    k = args.shape[1]
+    local = [
+        jax.ShapeDtypeStruct(np.shape(c)[axis is not None :], jnp.result_type(c))
+        for c, axis in zip(columns, axes, strict=True)
+    ]
     family = Family(
-        fn=_flat_function(group.fn, group.signature, group.is_loss),
+        fn=fn,
         args=args,
         outs=outs,
         data_axes=tuple(axes),
+        hess_pattern=np.full((k, k), not _is_linear(fn, k, local)),
         name=group.name,
         where=group.where,
         labels=tuple(label for _, _, label in group.calls),
     )
     return family, tuple(columns)
+
+
+def _is_linear(fn: Callable, k: int, data: list[jax.ShapeDtypeStruct]) -> bool:
+    """Whether ∂ψ does not depend on x, by the data flow of its program: then there is no second derivative."""
+    try:
+        jaxpr = jax.make_jaxpr(jax.jacfwd(fn))(
+            jax.ShapeDtypeStruct((k,), jnp.result_type(float)), *data
+        ).jaxpr
+    except Exception:  # what JAX cannot differentiate so is curved until linearisation knows better
+        return False
+    moving = set(jaxpr.invars[:1])
+    for eqn in jaxpr.eqns:
+        if any(not isinstance(atom, Literal) and atom in moving for atom in eqn.invars):
+            moving.update(eqn.outvars)
+    return not any(not isinstance(atom, Literal) and atom in moving for atom in jaxpr.outvars)
 
 
 def _flat_function(fn: Callable, signature: tuple[Any, ...], is_loss: bool) -> Callable:
