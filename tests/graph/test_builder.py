@@ -187,6 +187,6 @@ def test_linear_nodes_have_no_hessian():
     straight = g.node(lambda a, x: a * (matrix @ x) + 1.0, a, x)
     bent = g.node(lambda y: y * jnp.sin(y), straight)
     g.loss(lambda y: jnp.sum(y), bent)
-    pattern = {family.k: family.hess_pattern for family in g.structure().families if not family.is_loss}
+    pattern = {f.k: f.hess_pattern for f in g.structure().families if not f.is_loss}
     assert not pattern[3].any()
     assert pattern[2].all()

@@ -420,9 +420,12 @@ def _function_key(fn: Callable) -> tuple[Any, Any]:
 
 def _frozen(fn: Callable) -> Callable:
     """Copy a function with the present contents of its closure: a loop variable may change before it runs."""
-    if not isinstance(fn, types.FunctionType) or not fn.__closure__ or _cells(fn) == (fn,):
+    if not isinstance(fn, types.FunctionType) or not fn.__closure__:
         return fn
-    cells = tuple(types.CellType(value) for value in _cells(fn))
+    contents = _cells(fn)
+    if len(contents) == 1 and contents[0] is fn:
+        return fn
+    cells = tuple(types.CellType(value) for value in contents)
     copy = types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, cells)
     copy.__kwdefaults__ = fn.__kwdefaults__
     return copy
