@@ -34,7 +34,7 @@ class Case:
         return control.solve(self.problem, self.us, "newton" if method == "newton" else method, max_steps=0)
 
 
-@pytest.fixture(scope="module", params=["pendulum", "unicycle"])
+@pytest.fixture(scope="module", params=["unicycle", pytest.param("pendulum", marks=pytest.mark.slow)])
 def case(request: pytest.FixtureRequest) -> Case:
     return Case(SYSTEMS[request.param](), 1 if request.param == "pendulum" else 2)
 
