@@ -95,7 +95,8 @@ def test_scenario_tree() -> None:
     assert max(len(rule.listens) for rule in policy) == 2
 
 
-@pytest.mark.parametrize("delay", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [1, 2])
 def test_delay_system(delay: int) -> None:
     f, us = delayed(8, delay)
     check(f, us, 0.0)

@@ -68,6 +68,7 @@ def test_shared_parameters_and_final_time_are_decided_on() -> None:
     assert np.isclose(found[0].params, found[1].params, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_history_gives_delays_and_higher_orders() -> None:
     def dynamics(x: Any, u: Any, past_x: Any, past_u: Any) -> Any:
         return x + 0.1 * jnp.array([x[1], past_u[0, 0] - jnp.sin(past_x[-1, 0]) - 0.1 * x[1] * past_x[0, 1]])
@@ -93,7 +94,14 @@ def test_history_gives_delays_and_higher_orders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "nu", "push"), [("pendulum", 1, 0.3), ("unicycle", 2, 0.2), ("cartpole", 1, 0.05)]
+    ("name", "nu", "push"),
+    [
+        ("pendulum", 1, 0.3),
+        *(
+            pytest.param(*rest, marks=pytest.mark.slow)
+            for rest in (("unicycle", 2, 0.2), ("cartpole", 1, 0.05))
+        ),
+    ],
 )
 def test_feedback_beats_the_plan(name: str, nu: int, push: float) -> None:
     parts = SYSTEMS[name]()

@@ -58,6 +58,7 @@ def test_accuracy_on_an_ill_conditioned_chain() -> None:
     assert max(plain, root) < 1e-13
 
 
+@pytest.mark.slow
 def test_both_forms_take_the_same_steps() -> None:
     problem = control.Problem(*cartpole(), 15)
     us = jnp.full((15, 1), 0.1)

@@ -25,7 +25,7 @@ def strided(rng):
 def test_pieces_read_and_add_as_indexing_does():
     rng = np.random.default_rng(0)
     found = 0
-    for _ in range(150):
+    for _ in range(50):
         index = strided(rng)
         pieces = find_pieces(index)
         if pieces is None:
@@ -39,7 +39,7 @@ def test_pieces_read_and_add_as_indexing_does():
         expected = values.copy()
         np.add.at(expected, index, terms)
         assert np.allclose(add_pieces(jnp.asarray(values), pieces, jnp.asarray(terms)), expected, atol=1e-13)
-    assert found > 100
+    assert found > 30
 
 
 @pytest.mark.parametrize("shape", [(7, 3), (1, 5), (4, 1), (0, 3), (3, 0), (5, 80)])

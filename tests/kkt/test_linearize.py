@@ -54,7 +54,13 @@ def flat(structure: Structure, args, argnums=0):
     )
 
 
-@pytest.mark.parametrize("name", list(PROGRAMS))
+QUICK = {"scan_control", "rnn", "deep_network", "stencil_pde", "mixed_precision", "scatters", "nested_scans"}
+"""The others are linearised by the tests of exactness and of steps as well."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PROGRAMS]
+)
 def test_programs(name):
     f, args, *rest = PROGRAMS[name]()
     argnums = rest[0] if rest else 0
@@ -308,21 +314,23 @@ def kinked(x, u, w):
     return swirl(jnp.where(x[0] > 0.3, x, jnp.maximum(x, 0.1) ** 2), u, w)
 
 
-@pytest.mark.parametrize("data", [False, True])
+@pytest.mark.parametrize("data", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_long_functions_are_taken_apart(data):
-    f, us = substeps(swirl, 3, data=data)
+    f, us = substeps(swirl, 4, horizon=40, data=data)
     structure = trace_graph(f, us)
     assert "InParts" in {type(route).__name__ for route in routes_of(structure, us)}
     check(structure, us.ravel())
 
 
+@pytest.mark.slow
 def test_long_functions_with_conditions():
     f, us = substeps(kinked, 2, data=True)
     check(trace_graph(f, us), us.ravel())
 
 
+@pytest.mark.slow
 def test_a_long_function_in_float32():
-    f, us = substeps(swirl, 3, dtype=np.float32)
+    f, us = substeps(swirl, 4, horizon=40, dtype=np.float32)
     structure = trace_graph(f, us)
     models = check(structure, us.ravel(), 2e-4)
     assert {a.dtype for a in vars(models).values()} == {np.dtype(np.float32)}

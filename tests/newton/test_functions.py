@@ -17,7 +17,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "trace"))
 from trace_programs import PROGRAMS, control, points, reduction
 
 
-@pytest.mark.parametrize("name", list(PROGRAMS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if i % 2 else name for i, name in enumerate(PROGRAMS)]
+)
 def test_step_of_every_program_is_exact_or_says_why_not(name):
     f, args, *rest = PROGRAMS[name]()
     argnums = rest[0] if rest else 0
