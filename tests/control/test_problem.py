@@ -147,6 +147,27 @@ def test_bad_problems(changes: dict[str, Any], message: str) -> None:
         make(**changes)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stage_cost": lambda x, u: x**2}, r"stage_cost returns an array of shape \(2,\), not a scalar"),
+        ({"stage_cost": lambda x, u: (0.0, u)}, "stage_cost returns PyTreeDef"),
+        ({"final_cost": lambda x: x[:1]}, "final_cost returns an array"),
+        ({"final_cost": lambda x: None}, "final_cost returns PyTreeDef"),
+        ({"dynamics": lambda x, u: x[:1]}, r"returns x of shape \(1,\), but it has shape \(2,\)"),
+        ({"dynamics": lambda x, u: (x, u)}, "in the form of x0"),
+        ({"dynamics": lambda x, u, past_u: x}, r"asks for past_u \(history=\)"),
+    ],
+)
+def test_functions_that_return_something_else(changes: dict[str, Any], message: str) -> None:
+    """The error names the function, and the line where it is defined."""
+    function = next(iter(changes.values()))
+    where = f"test_problem.py:{function.__code__.co_firstlineno}"
+    with pytest.raises(gnewt.GraphError, match=message) as caught:
+        control.solve(make(**changes), jnp.zeros((5, 1)))
+    assert where in str(caught.value)
+
+
 def test_bad_controls() -> None:
     problem = make()
     for us, message in (

@@ -6,7 +6,6 @@ minimise  Σ_t l(x_t, u_t) + l_T(x_T)   subject to   x_{t+1} = f(x_t, u_t),  x_0
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -14,10 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
-from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Array, PyTree
+from gnewt.control.check import bad, bind, floats, like, next_state, past, rows, scalar, strong
 
 STAGE_NAMES = ("t", "dt", "params", "data", "past_x", "past_u")
 """Further arguments of dynamics and stage cost, recognised by name."""
@@ -43,9 +41,9 @@ class Stages:
     @cached_property
     def _calls(self) -> tuple[Callable, Callable, Callable]:
         return (
-            _bind(self.dynamics, "dynamics", 2, STAGE_NAMES),
-            _bind(self.stage_cost, "stage_cost", 2, STAGE_NAMES),
-            _bind(self.final_cost, "final_cost", 1, FINAL_NAMES),
+            bind(self.dynamics, "dynamics", 2, STAGE_NAMES),
+            bind(self.stage_cost, "stage_cost", 2, STAGE_NAMES),
+            bind(self.final_cost, "final_cost", 1, FINAL_NAMES),
         )
 
     def check(self) -> None:
@@ -60,16 +58,18 @@ class Stages:
 
     def advance(self, carry: PyTree, u: PyTree, stage: tuple[Any, PyTree], given: dict[str, Any]) -> PyTree:
         """The carry (x and its memory) one stage later."""
-        return self._remember(carry, self._calls[0](carry["x"], u, **self._extras(carry, stage, given)), u)
+        new = self._calls[0](carry["x"], u, **self._extras(carry, stage, given))
+        return self._remember(carry, next_state(new, carry["x"], self.dynamics), u)
 
     def cost(self, carry: PyTree, u: PyTree, stage: tuple[Any, PyTree], given: dict[str, Any]) -> Array:
         """l(x, u) at a stage."""
-        return self._calls[1](carry["x"], u, **self._extras(carry, stage, given))
+        found = self._calls[1](carry["x"], u, **self._extras(carry, stage, given))
+        return scalar(found, "stage_cost", self.stage_cost)
 
     def last_cost(self, carry: PyTree, given: dict[str, Any]) -> Any:
         """l_T(x)."""
         extras = self._extras(carry, (self.horizon, None), given)
-        return self._calls[2](carry["x"], **extras)
+        return scalar(self._calls[2](carry["x"], **extras), "final_cost", self.final_cost)
 
     @cached_property
     def objective(self) -> Callable[[PyTree, dict[str, Any]], Array]:
@@ -150,24 +150,24 @@ class Problem:
     ) -> None:
         names = (optimize,) if isinstance(optimize, str) else tuple(optimize)
         if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
-            raise _bad(f"the horizon is {horizon!r}", "give a whole number of stages, at least 1")
+            raise bad(f"the horizon is {horizon!r}", "give a whole number of stages, at least 1")
         for name in names:
             if name not in DECISIONS:
-                raise _bad(f"optimize names {name!r}", f"use names in {', '.join(DECISIONS)}")
+                raise bad(f"optimize names {name!r}", f"use names in {', '.join(DECISIONS)}")
             if {"params": params, "final_time": final_time}[name] is None:
-                raise _bad(f"{name} is to be optimised, but not given", f"give {name}=, where it starts")
+                raise bad(f"{name} is to be optimised, but not given", f"give {name}=, where it starts")
         past_x, past_u = history if history is not None else (None, None)
-        start = {"x": _floats(x0, "x0")}
+        start = {"x": floats(x0, "x0")}
         if past_x is not None:
-            start["past_x"] = _past(past_x, "past_states", start["x"])
+            start["past_x"] = past(past_x, "past_states", start["x"])
         if past_u is not None:
-            start["past_u"] = _past(past_u, "past_controls", None)
+            start["past_u"] = past(past_u, "past_controls", None)
         self.stages = Stages(dynamics, stage_cost, final_cost, int(horizon), names, final_time is not None)
         self.given: dict[str, Any] = {
             "start": start,
-            "data": _rows(data, int(horizon), "data"),
-            "params": _floats(params, "params") if "params" in names else jax.tree.map(_strong, params),
-            "final_time": None if final_time is None else _floats(final_time, "final_time"),
+            "data": rows(data, int(horizon), "data"),
+            "params": floats(params, "params") if "params" in names else jax.tree.map(strong, params),
+            "final_time": None if final_time is None else floats(final_time, "final_time"),
         }
         self.stages.check()
 
@@ -188,18 +188,18 @@ class Problem:
         given = dict(self.given)
         for name, value in numbers.items():
             if name == "x0":
-                given["start"] = given["start"] | {"x": _like(value, self.x0, "x0")}
+                given["start"] = given["start"] | {"x": like(value, self.x0, "x0")}
             elif name in ("data", "params", "final_time"):
-                given[name] = _like(value, given[name], name)
+                given[name] = like(value, given[name], name)
             else:
-                raise _bad(f"a problem has no {name!r} to replace", "replace x0, data, params or final_time")
+                raise bad(f"a problem has no {name!r} to replace", "replace x0, data, params or final_time")
         out = object.__new__(Problem)
         out.stages, out.given = self.stages, given
         return out
 
     def decision(self, us: PyTree) -> PyTree:
         """Controls and, with `optimize`, where the other variables start: the argument of the objective."""
-        us = _rows(us, self.horizon, "us", real=True)
+        us = rows(us, self.horizon, "us", real=True)
         if not self.stages.optimize:
             return us
         return {"us": us} | {name: self.given[name] for name in self.stages.optimize}
@@ -237,105 +237,3 @@ class Problem:
         last, (xs, us, costs) = jax.lax.scan(stage, given["start"], self.stages.stages(given))
         xs = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), xs, last["x"])
         return xs, us, jnp.sum(costs) + self.stages.last_cost(last, given)
-
-
-def _bind(f: Any, name: str, positional: int, known: tuple[str, ...]) -> Callable:
-    """Call f with those of the named arguments that it asks for."""
-    if not callable(f):
-        raise _bad(f"{name} is {type(f).__name__}, not a function", f"give a JAX function {name}(x, ...)")
-    try:
-        parameters = list(inspect.signature(f).parameters.values())
-    except (TypeError, ValueError):
-        parameters = [inspect.Parameter(c, inspect.Parameter.POSITIONAL_ONLY) for c in "xu"[:positional]]
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    extra = [p for p in [*plain[positional:], *(p for p in parameters if p.kind is p.KEYWORD_ONLY)]]
-    wanted = [p.name for p in extra if p.name in known]
-    unknown = [p.name for p in extra if p.name not in known and p.default is p.empty]
-    enough = len(plain) >= positional or any(p.kind is p.VAR_POSITIONAL for p in parameters)
-    if unknown or not enough:
-        has = ", ".join(p.name for p in parameters)
-        raise _bad(
-            f"{name}({has}) cannot be called: it should take {'x, u' if positional == 2 else 'x'}, and nothing else than "
-            f"{', '.join(known)} by name",
-            "rename the argument, or bind it with functools.partial",
-        )
-
-    def call(*args: Any, **extras: Any) -> Any:
-        missing = [n for n in wanted if n not in extras]
-        if missing:
-            hints = {"dt": "final_time", "past_x": "history", "past_u": "history"}
-            needs = ", ".join(f"{n} ({hints.get(n, n)}=)" for n in missing)
-            raise _bad(
-                f"{name} asks for {needs}, which the problem was not given", "give it to control.Problem"
-            )
-        return f(*args, **(extras if open_ended else {n: extras[n] for n in wanted}))
-
-    return call
-
-
-def _floats(tree: PyTree, name: str) -> PyTree:
-    """Real numbers, finite where they are known."""
-    out = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: _checked(leaf, name + jax.tree_util.keystr(path)), tree
-    )
-    if not jax.tree.leaves(out):
-        raise _bad(f"{name} is empty", "give at least one number")
-    return out
-
-
-def _checked(leaf: Any, name: str) -> Array:
-    array = _strong(float(leaf) if isinstance(leaf, bool | int | float) else leaf)
-    if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise _bad(f"{name} has dtype {array.dtype}", "give real numbers: .astype(float)")
-    if not isinstance(array, Tracer) and not bool(jnp.all(jnp.isfinite(array))):
-        raise _bad(f"{name} holds NaN or infinity", "give finite numbers")
-    return array
-
-
-def _strong(leaf: Any) -> Array:
-    """An array with a dtype of its own: weakly typed ones would be traced apart."""
-    return jnp.asarray(leaf, jnp.result_type(leaf))
-
-
-def _rows(tree: PyTree, horizon: int, name: str, real: bool = False) -> PyTree:
-    """A pytree whose leaves have a row for every stage."""
-    tree = _floats(tree, name) if real else jax.tree.map(_strong, tree)
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        if leaf.shape[:1] != (horizon,):
-            raise _bad(
-                f"{name}{jax.tree_util.keystr(path)} has shape {leaf.shape}, but the horizon is {horizon}",
-                f"give one row per stage: shape ({horizon}, ...)",
-            )
-    return tree
-
-
-def _past(tree: PyTree, name: str, x: PyTree) -> PyTree:
-    tree = _floats(tree, name)
-    leaves = jax.tree.leaves(tree)
-    if any(leaf.ndim == 0 or leaf.shape[0] != leaves[0].shape[0] or not leaf.shape[0] for leaf in leaves):
-        raise _bad(f"the leaves of {name} have no common leading axis", "stack the past values, newest last")
-    if x is not None:
-        same = jax.tree.structure(x) == jax.tree.structure(tree)
-        if not same or any(p.shape[1:] != a.shape for p, a in zip(leaves, jax.tree.leaves(x), strict=True)):
-            raise _bad(f"{name} are not states like x0", "give states stacked along a new first axis")
-    return tree
-
-
-def _like(value: PyTree, old: PyTree, name: str) -> PyTree:
-    value = jax.tree.map(lambda v, o: jnp.asarray(v, jnp.asarray(o).dtype), value, old)
-    wrong = [
-        v.shape
-        for v, o in zip(jax.tree.leaves(value), jax.tree.leaves(old), strict=True)
-        if v.shape != o.shape
-    ]
-    if wrong:
-        raise _bad(
-            f"{name} has a leaf of shape {wrong[0]} where it had another",
-            "make a new problem for other shapes",
-        )
-    return value
-
-
-def _bad(what: str, remedy: str) -> GraphError:
-    return GraphError(explain_error(what, user_line(), remedy))
