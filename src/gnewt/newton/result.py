@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from gnewt._typing import PyTree
-from gnewt.newton.factor import Factor, status_name
+from gnewt.newton.factor import Factor, show, status_name
 from gnewt.newton.loop import CONVERGED, STALLED, STATUSES
 
 MESSAGES = {
@@ -74,3 +74,6 @@ class Result:
             ("steps", f"{self.num_steps} {work}"),
         ]
         return "\n".join(f"{name:>10}: {value}" for name, value in rows)
+
+    def __repr__(self) -> str:
+        return show("Result", self.code, self.__str__)
