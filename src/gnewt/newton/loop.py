@@ -27,12 +27,16 @@ STATUSES = (
     "unbounded",
     "nonfinite",
     "singular",
+    "no_decrease",
     "time_limit",
     "stopped",
     "interrupted",
 )
 """`Result.code` counts in this list."""
-RUNNING, CONVERGED, STALLED, MAX_STEPS, UNBOUNDED, NONFINITE, SINGULAR = range(7)
+RUNNING, CONVERGED, STALLED, MAX_STEPS, UNBOUNDED, NONFINITE, SINGULAR, NO_DECREASE = range(8)
+ROUNDING = 1e3
+"""How much more than the noise of f a Newton step may promise and yet, if f does not fall, end a run as `stalled`:
+the rounding of a long program is more than that of its result. A promise beyond that is broken by something else."""
 
 
 class Record(NamedTuple):
