@@ -26,15 +26,25 @@ inline bool grows_little(const T* r, int64_t ld, int64_t first, int64_t last, in
     return true;
 }
 
+// What pivots of one sign subtract from a diagonal entry shows in what is left of it; of both signs, it may cancel: size[j] += Σ_k |L[k, j]² d_k|.
+template <class T>
+inline void add_subtracted(const T* rows, int64_t q, int64_t n, T* size) {
+    for (int64_t k = 0; k < q; ++k, rows += n) {
+        const T d = abs(rows[k]);
+        for (int64_t j = q; j < n; ++j) size[j] += d * rows[j] * rows[j];
+    }
+}
+
 // Eliminate the first q rows of the row-major upper matrix r[n, ld], with the right-hand sides rho[columns, ld].
 //
 // size[j] holds what was summed into the diagonal entry j. On return `out` [q, n] holds D on its diagonal and L = D⁻¹U above it;
 // `y` [q, columns] the right-hand sides as rows of L; `schur`, of leading dimension `lds`, the Schur complement, and rho[:, q..] what belongs
-// to it. `panel` is scratch of kPanel rows. False where a test failed.
+// to it. `panel` is scratch of kPanel rows. False where a test failed: then `schur` and `tally` are as they were.
 template <class T, bool FIXED>
-GNEWT_INLINE bool eliminate_rows(T* __restrict r, int64_t ld, int64_t q, int64_t n, T* __restrict rho, int64_t columns, const T* size,
+GNEWT_INLINE bool eliminate_rows(T* __restrict r, int64_t ld, int64_t q, int64_t n, T* __restrict rho, int64_t columns, T* size,
                                  T* __restrict panel, T* __restrict out, T* __restrict y, T* __restrict schur, int64_t lds, Tally& tally) {
     constexpr int64_t w = kWidth<T>;
+    const T* const rows = out;
     for (int64_t first = 0; first < q; first += kPanel) {
         const int64_t last = min(first + kPanel, q);
         bool good = true;
@@ -60,7 +70,6 @@ GNEWT_INLINE bool eliminate_rows(T* __restrict r, int64_t ld, int64_t q, int64_t
                 y[k * columns + c] = x * inverse;
                 for (int64_t j = start; j < ld; j += w) store(to + j, load(to + j) - x * load(l + j));
             }
-            tally.add(double(d));
             std::memcpy(out + k, l + k, size_t(n - k) * sizeof(T));
             out[k] = d;
             out += n;
@@ -77,6 +86,13 @@ GNEWT_INLINE bool eliminate_rows(T* __restrict r, int64_t ld, int64_t q, int64_t
     }
     if (q == 0)
         for (int64_t i = 0; i < n; ++i) std::memcpy(schur + i * lds + i, r + i * ld + i, size_t(n - i) * sizeof(T));
+    bool positive = false, negative = false;
+    for (int64_t k = 0; k < q; ++k) {
+        const T d = rows[k * (n + 1)];
+        (d > 0 ? positive : negative) = true;
+        tally.add(double(d));
+    }
+    if (positive && negative) add_subtracted(rows, q, n, size);
     return true;
 }
 

@@ -1,4 +1,4 @@
-// Messages of the quick elimination: Schur complements that wait on a stack, and are added to parts of their parent.
+// Messages: Schur complements that wait on a stack; and how the quick elimination adds them to parts of their parent.
 #pragma once
 #include "plan_view.hpp"
 #include "vec.hpp"
@@ -6,11 +6,18 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// A message is the upper triangle of [b, ld], what was summed into its diagonal [ld], and the right-hand sides [b, columns].
+// A message is the upper triangle of [m, ld], what was summed into its diagonal [ld], and the right-hand sides [m, columns]. Its first
+// `delayed` rows are unknowns that the child could not eliminate, the others the separator of the plan.
 struct Message {
     int64_t at, end;  // in the stack of numbers
-    int32_t front;
+    int32_t front, delayed = 0;
+    bool settled = false;  // what was summed into the diagonal was weighed against what is left of it (`renewed`)
 };
+
+template <class T>
+inline int64_t message_size(int64_t m, int64_t columns) {
+    return (m + 1) * padded<T>(m) + padded<T>(m * columns);
+}
 
 // Add a rectangle, its upper triangle, or its transpose.
 template <class T>
