@@ -7,6 +7,7 @@ It knows nothing of trust regions or line searches: a search is a value with thr
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -112,8 +113,10 @@ class Problem:
     def gradient(self, models: LocalModels) -> Array:
         return models.duals[: self.size]
 
-    def product(self, x: Array, v: Array) -> Array:
-        return self.system.product(dataclasses.replace(self.point, x=x), v)
+    def products_at(self, x: Array) -> Callable[[Array], Array]:
+        """v ↦ H·v: what depends on x alone is computed once."""
+        assert isinstance(self.system, ProductSystem)
+        return self.system.products_at(dataclasses.replace(self.point, x=x))
 
     def factor_solve(self, models: LocalModels, shift: Any, rhs: Array) -> tuple[Array, Elimination]:
         assert isinstance(self.system, System)
