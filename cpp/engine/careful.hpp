@@ -11,7 +11,7 @@ namespace GNEWT_ISA {
 template <class T, class Assembled>
 class Careful {
 public:
-    // `assembled(i, j)`: the sum of magnitudes that sources added into an entry, in the order in which rows came.
+    // `assembled(i, j)`: the sum of magnitudes that sources added into an entry, in the order in which rows came; at_most(i, j): no less.
     Careful(const CarefulFront<T>& front, Assembled assembled, Tally& tally)
         : f_(front), assembled_(assembled), tally_(tally), w_(front.scratch), v_(w_ + front.ld), unit_(v_ + front.ld), x_(unit_ + front.ld),
           end_(padded<T>(front.n + front.columns)), first_(0), top_(0) {
@@ -124,7 +124,7 @@ private:
             if (f_.bound[c] > 0) continue;
             for (int64_t i = top_; i < f_.n; ++i) {
                 T& entry = i < c ? f_.r[i * f_.ld + c] : f_.r[c * f_.ld + i];
-                if (entry != 0 && abs(entry) <= rounding(assembled_(f_.origin[i], f_.origin[c]))) entry = 0;
+                if (entry != 0 && rounded(entry, i, c, 0)) entry = 0;
             }
         }
     }
@@ -156,6 +156,12 @@ private:
 
     T noise(int64_t i, int64_t j) const {
         return rounding(std::sqrt(f_.bound[i]) * std::sqrt(f_.bound[j]));
+    }
+
+    // Whether entry (i, c) may be what rounding left of sources that cancelled, besides `noise`.
+    bool rounded(T entry, int64_t i, int64_t c, T noise) {
+        const int64_t x = f_.origin[i], y = f_.origin[c];
+        return !(abs(entry) > noise + rounding(assembled_.at_most(x, y))) && abs(entry) <= noise + rounding(assembled_(x, y));
     }
 
     T uncertainty(int64_t c) const { return f_.uncertainty(c, top_, x_); }
@@ -223,7 +229,7 @@ private:
         for (int64_t i = top_; i < f_.candidates; ++i) {
             const T size = abs(w_[i]) * unit_[i];
             if (i == c || !(size > best)) continue;
-            if (abs(w_[i]) <= noise(i, c) + rounding(assembled_(f_.origin[i], f_.origin[c]))) continue;
+            if (rounded(w_[i], i, c, noise(i, c))) continue;
             best = size;
             partner = i;
         }
@@ -331,8 +337,7 @@ private:
             fetch(c, w_);
             bool any = false;
             for (int64_t i = top_; i < f_.n && !any; ++i)
-                any = abs(w_[i]) > noise(i, c) + rounding(assembled_(f_.origin[i], f_.origin[c])) &&
-                      abs(w_[i]) > Precision<T>::tiny;
+                any = abs(w_[i]) > Precision<T>::tiny && !rounded(w_[i], i, c, noise(i, c));
             f_.null[c] = !any;
         }
     }

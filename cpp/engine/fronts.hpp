@@ -61,12 +61,12 @@ private:
     // Make room for a front of p pairs and n other unknowns; numbers in the work space are lost.
     bool reserve(int64_t p, int64_t n) {
         const int64_t ld = padded<T>(n + columns_), ldp = padded<T>(p + columns_);
-        return work_.reserve(p * (ldp + 1) + (4 * p + n + 8) * ld + n * columns_ + 64);
+        return work_.reserve(p * (ldp + 1) + (4 * p + n + 9) * ld + n * columns_ + 64);
     }
 
     // The parts of a front in the work space. `late` unknowns were delayed by the children; they come first in [late | q | b].
     struct Parts {
-        T *pp, *f, *w, *c, *r, *panel, *bound, *given, *local, *through, *pair_bound, *y;
+        T *pp, *f, *w, *c, *r, *panel, *bound, *given, *local, *through, *rows, *pair_bound, *y;
         int64_t late, m, n, ld, ldp;  // m = late + q, n = m + b
     };
 
@@ -89,7 +89,8 @@ private:
         at.given = at.bound + at.ld;      // the bounds as they were before the elimination, ...
         at.local = at.given + at.ld;      // ... the part of them that arises in this front, ...
         at.through = at.local + at.ld;    // ... and the part that comes through the pairs
-        at.y = at.through + at.ld;
+        at.rows = at.through + at.ld;
+        at.y = at.rows + at.ld;
         at.pair_bound = at.y + n * columns_;
         const Children<T> children{plan_, first, front.num_children, stack_.data(), columns_, late};
         const bool cross = (shape.flags & kCross) || (p && late);
@@ -231,18 +232,10 @@ private:
         if (late) std::memcpy(ids, late_.data() + late_end_, size_t(late) * sizeof(int32_t));
         std::memcpy(ids + late, front.slots + p, size_t(n - late) * sizeof(int32_t));
 
-        const auto assembled = [&](int64_t i, int64_t j) -> T {
-            if (i < late || j < late) return 0;
-            T sum = 0;
-            for (int32_t k = 0; k < shape.num_blocks; ++k)
-                if (shape.blocks[k].kind == kR)
-                    sum += magnitude_at(shape.blocks[k], call_.sources + front.sources[k], min(i, j) - late, max(i, j) - late);
-            return sum;
-        };
         const CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
                                     flags_.data(), l,     off_.data(), at.y, at.panel,
                                     plan_.causal() ? plan_.num_slots() : plan_.num_inputs()};
-        Careful<T, decltype(assembled)> careful(whole, assembled, course_.tally);
+        Careful<T, Assembled<T>> careful(whole, Assembled<T>(front, call_.sources, late, at.rows), course_.tally);
         for (int32_t i = 0; i < shape.num_pairs; ++i)
             if (max(shape.pairs[2 * i], shape.pairs[2 * i + 1]) < shape.q)
                 careful.substitute(late + shape.pairs[2 * i + 1], late + shape.pairs[2 * i]);
