@@ -1,7 +1,7 @@
 // A = Uᵀ D⁻¹ U with 1×1 and 2×2 pivots that are searched and tested; what finds no stable pivot stays. The counterpart of
 // kkt/pivots.py, by panels: rows are brought up to date when they are looked at, the rest of the matrix once per panel.
 #pragma once
-#include "gemm.hpp"
+#include "ldl.hpp"
 #include "noise.hpp"
 #include "pivots.hpp"
 
@@ -50,6 +50,9 @@ public:
         mark_null();
         return top_;
     }
+
+    // Whether a pivot was taken of a row that lost all of its entries: little is left of what was summed into its diagonal.
+    bool lost() const { return lost_; }
 
 private:
     // Take pivots until there is none; false where a number is not finite. A row that fails is looked at again after the
@@ -283,6 +286,7 @@ private:
         const int64_t k = top_, n = f_.n;
         const T d = u[k], inverse = 1 / d, size = abs(d);
         uncertain_ = uncertain_ || cancelled(size, f_.bound[k]);
+        if (size < T(kDoubtful) * f_.bound[k]) lost_ = lost_ || largest(u, k, n) * unit_[k] < T(kDoubtful);
         tally_.add(double(d));
         T* __restrict bound = f_.bound;
         for (int64_t j = k + 1; j < n; ++j) {
@@ -307,6 +311,7 @@ private:
         std::memcpy(u + f_.ld + k, v_ + k, size_t(n + f_.columns - k) * sizeof(T));
         const T x = a / b, y = d / b, t = 1 / ((x * y - 1) * b);
         uncertain_ = uncertain_ || cancelled(abs(a), f_.bound[k]) || cancelled(abs(d), f_.bound[k + 1]);
+        if (uncertain_) lost_ = lost_ || largest(w_, k, n) * unit_[k] < T(kDoubtful) || largest(v_, k, n) * unit_[k + 1] < T(kDoubtful);
         const T *__restrict w = w_, *__restrict v = v_;
         T *__restrict out = l, *__restrict next = m, *__restrict bound = f_.bound;
         for (int64_t j = k + 2; j < n; ++j) {
@@ -348,7 +353,7 @@ private:
     T *w_, *v_, *unit_, *x_;
     const int64_t end_;
     int64_t first_, top_;
-    bool strict_ = true, broken_ = false, uncertain_ = false;
+    bool strict_ = true, broken_ = false, uncertain_ = false, lost_ = false;
 };
 
 }  // namespace GNEWT_ISA
