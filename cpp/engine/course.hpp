@@ -22,6 +22,7 @@ struct Course {
         num_waiting = 0;
         factor = call.factor;
         tally = Tally();
+        lost = false;
     }
 
     const Call<T>& call;
@@ -31,6 +32,7 @@ struct Course {
     T* factor;                // where its rows of L go, if it takes the pivots of the plan
     int64_t num_waiting = 0;  // messages on the stack; those of the children of the next front are the last
     Tally tally;
+    bool lost = false;        // a whole row is little of what was summed into it: only noise that was followed from the leaves on can tell what it is
     Buffer<T> stack, z;       // z: right-hand sides as rows of L, at the unknowns that were eliminated
     Buffer<Message> waiting;
 };

@@ -51,12 +51,17 @@ private:
         const bool causal = plan.causal();
         if (causal && plan.rows_size() > call_.factor_len) return kBadPlan;
         if (!course_.reserve() || (causal && !quick_.reserve())) return kOutOfMemory;
-        Status status = ascend(causal);
-        // What the quick form knows of noise is an upper bound: the last word on a singular matrix has the careful one, from the leaves on.
-        if (causal && (status == kNonFinite || careful_.nulls())) {
+        Status status = kOk;
+        bool done = false;
+        if (causal) {
+            status = ascend(true);
+            done = !course_.lost && status != kNonFinite && !careful_.nulls();
+        }
+        // The quick form knows little of noise: the last word on a matrix that may be singular has the careful one, from the leaves on.
+        if (!done) {
             std::memset(call_.null, 0, size_t(plan.num_unknowns()));
             course_.begin_again();
-            careful_.begin_again();
+            careful_.begin(false);
             status = ascend(false);
         }
         if (status != kOk) return status;
@@ -76,8 +81,9 @@ private:
     Status ascend(bool quickly) {
         while (course_.next < course_.plan.num_fronts()) {
             if (quickly && quick_.ascend()) break;
+            if (quickly && course_.lost) return kOk;
             const Status status = careful_.eliminate();
-            if (status != kOk) return status;
+            if (status != kOk || (quickly && course_.lost)) return status;
         }
         return finite(course_.tally.logdet()) ? kOk : kNonFinite;
     }

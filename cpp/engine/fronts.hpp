@@ -18,10 +18,12 @@ public:
     explicit CarefulFronts(Course<T>& course)
         : course_(course), call_(course.call), plan_(course.plan), columns_(course.columns), num_waiting_(course.num_waiting),
           stack_(course.stack), z_(course.z), waiting_(course.waiting) {
-        begin_again();
+        begin(true);
     }
 
-    void begin_again() {
+    // `mixed`: some fronts are eliminated quickly. They need to know what was summed into a diagonal, not what of it may be noise.
+    void begin(bool mixed) {
+        mixed_ = mixed;
         const int64_t rows = plan_.rows_size();
         nulls_ = delayed_ = numbers_end_ = index_end_ = late_end_ = 0;
         first_null_ = -1;
@@ -32,7 +34,6 @@ public:
     // Eliminate the next front.
     Status eliminate() {
         const Front front = plan_.front(course_.next);
-        settle(waiting_.data() + num_waiting_ - front.num_children, front.num_children);
         const Status status = eliminate(course_.next, front);
         ++course_.next;
         if (plan_.causal()) course_.factor += int64_t(front.shape.q) * (front.shape.q + front.shape.b);
@@ -47,26 +48,15 @@ public:
     int32_t first_null() const { return first_null_; }
 
 private:
-    // The quick elimination sums up what went into a diagonal, here it counts what may be noise in it.
-    void settle(Message* children, int32_t count) {
-        for (Message* child = children; child < children + count; ++child) {
-            if (child->settled) continue;
-            const int64_t m = plan_.front(child->front).shape.b, ld = padded<T>(m);
-            T *schur = stack_.data() + child->at, *sizes = schur + m * ld;
-            for (int64_t i = 0; i < m; ++i) sizes[i] = renewed(abs(schur[i * (ld + 1)]), sizes[i]);
-            child->settled = true;
-        }
-    }
-
     // Make room for a front of p pairs and n other unknowns; numbers in the work space are lost.
     bool reserve(int64_t p, int64_t n) {
         const int64_t ld = padded<T>(n + columns_), ldp = padded<T>(p + columns_);
-        return work_.reserve(p * (ldp + 1) + (4 * p + n + 8) * ld + n * columns_ + 64);
+        return work_.reserve(p * (ldp + 1) + (4 * p + n + 9) * ld + n * columns_ + 64);
     }
 
     // The parts of a front in the work space. `late` unknowns were delayed by the children; they come first in [late | q | b].
     struct Parts {
-        T *pp, *f, *w, *c, *r, *panel, *bound, *given, *local, *through, *pair_bound, *y;
+        T *pp, *f, *w, *c, *r, *panel, *bound, *given, *local, *through, *rows, *pair_bound, *y;
         int64_t late, m, n, ld, ldp;  // m = late + q, n = m + b
     };
 
@@ -89,7 +79,8 @@ private:
         at.given = at.bound + at.ld;      // the bounds as they were before the elimination, ...
         at.local = at.given + at.ld;      // ... the part of them that arises in this front, ...
         at.through = at.local + at.ld;    // ... and the part that comes through the pairs
-        at.y = at.through + at.ld;
+        at.rows = at.through + at.ld;
+        at.y = at.rows + at.ld;
         at.pair_bound = at.y + n * columns_;
         const Children<T> children{plan_, first, front.num_children, stack_.data(), columns_, late};
         const bool cross = (shape.flags & kCross) || (p && late);
@@ -231,23 +222,16 @@ private:
         if (late) std::memcpy(ids, late_.data() + late_end_, size_t(late) * sizeof(int32_t));
         std::memcpy(ids + late, front.slots + p, size_t(n - late) * sizeof(int32_t));
 
-        const auto assembled = [&](int64_t i, int64_t j) -> T {
-            if (i < late || j < late) return 0;
-            T sum = 0;
-            for (int32_t k = 0; k < shape.num_blocks; ++k)
-                if (shape.blocks[k].kind == kR)
-                    sum += magnitude_at(shape.blocks[k], call_.sources + front.sources[k], min(i, j) - late, max(i, j) - late);
-            return sum;
-        };
         const CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
                                     flags_.data(), l,     off_.data(), at.y, at.panel,
                                     plan_.causal() ? plan_.num_slots() : plan_.num_inputs()};
-        Careful<T, decltype(assembled)> careful(whole, assembled, course_.tally);
+        Careful<T, Assembled<T>> careful(whole, Assembled<T>(front, call_.sources, late, at.rows), course_.tally);
         for (int32_t i = 0; i < shape.num_pairs; ++i)
             if (max(shape.pairs[2 * i], shape.pairs[2 * i + 1]) < shape.q)
                 careful.substitute(late + shape.pairs[2 * i + 1], late + shape.pairs[2 * i]);
         const int64_t taken = careful.eliminate();
         if (taken < 0) return kNonFinite;
+        course_.lost = careful.lost();
         // A front that took the pivots of the plan has its place in the factor, and needs no record.
         bool plain = plan_.causal() && !late && taken == m;
         for (int64_t i = 0; i < taken; ++i) plain = plain && off_[i] == 0 && whole.origin[i] == i;
@@ -302,9 +286,10 @@ private:
             else
                 for (int64_t j = i; j < size; ++j) to[j] = from[kept[j]];
             std::memcpy(carried + i * columns_, from + n, size_t(columns_) * sizeof(T));
-            sizes[i] = renewed(abs(from[kept[i]]), at.bound[kept[i]]);
+            const T value = abs(from[kept[i]]), bound = at.bound[kept[i]];
+            sizes[i] = mixed_ ? max(value, bound) : renewed(value, bound);
         }
-        waiting_[num_waiting_++] = {base, end, number, int32_t(delayed), true};
+        waiting_[num_waiting_++] = {base, end, number, int32_t(delayed)};
         return kOk;
     }
 
@@ -315,6 +300,7 @@ private:
     int64_t& num_waiting_;
     int64_t nulls_, delayed_, numbers_end_, index_end_, late_end_, largest_ = 0;
     int32_t first_null_;
+    bool mixed_;
     Buffer<T> &stack_, &z_, work_, off_;
     Buffer<Message>& waiting_;
     Buffer<int32_t> late_, places_;

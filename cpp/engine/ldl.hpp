@@ -15,6 +15,22 @@ GNEWT_INLINE bool kept(T value, T size) {
     return abs(value) >= T(kDoubtful) * size;
 }
 
+// Whether entry (i, j) kept its size, in units in which what was summed into the diagonal is one.
+template <class T>
+GNEWT_INLINE bool kept(T value, T size_i, T size_j) {
+    return abs(value) >= T(kDoubtful) * std::sqrt(size_i) * std::sqrt(size_j);
+}
+
+// Whether the first row k with a pivot in doubt has lost all of its entries, not only the pivot, as it may where a matrix is indefinite.
+template <class T>
+inline bool lost_row(const T* r, int64_t ld, int64_t q, int64_t n, const T* size) {
+    int64_t k = 0;
+    while (k < q && kept(r[k * (ld + 1)], size[k])) ++k;
+    for (int64_t j = k + 1; k < q && j < n; ++j)
+        if (kept(r[k * ld + j], size[k], size[j])) return false;
+    return k < q;
+}
+
 // Whether large numbers in the rows [first, last) of L are harmless: as they are where the diagonal they are subtracted from is as large (H ≻ 0: always).
 template <class T>
 inline bool grows_little(const T* r, int64_t ld, int64_t first, int64_t last, int64_t n, const T* panel, const T* size) {

@@ -11,7 +11,6 @@ namespace GNEWT_ISA {
 struct Message {
     int64_t at, end;  // in the stack of numbers
     int32_t front, delayed = 0;
-    bool settled = false;  // what was summed into the diagonal was weighed against what is left of it (`renewed`)
 };
 
 template <class T>

@@ -1,6 +1,6 @@
 // What is noise in a front that is eliminated carefully.
 #pragma once
-#include "vec.hpp"
+#include "blocks.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
@@ -53,6 +53,49 @@ struct CarefulFront {
         }
         return sum;
     }
+};
+
+// The magnitudes that sources added into the entries of a front, whose first `late` rows have no sources.
+template <class T>
+class Assembled {
+public:
+    Assembled(const Front& front, const T* sources, int64_t late, T* rows) : front_(front), sources_(sources), late_(late), rows_(rows) {}
+
+    T operator()(int64_t i, int64_t j) const {
+        if (i < late_ || j < late_) return 0;
+        T sum = 0;
+        for_blocks([&](const Block& block, const T* from) { sum += magnitude_at(block, from, min(i, j) - late_, max(i, j) - late_); });
+        return sum;
+    }
+
+    // No less than that, without looking through all blocks: the smaller one of two sums over whole rows.
+    T at_most(int64_t i, int64_t j) {
+        if (i < late_ || j < late_) return 0;
+        if (!ready_) {
+            std::memset(rows_, 0, size_t(front_.shape.q + front_.shape.b) * sizeof(T));
+            for_blocks([&](const Block& block, const T* from) {
+                for_each(block, from, [&](int64_t row, int64_t col, T value) {
+                    rows_[row] += abs(value);
+                    rows_[col] += abs(value);
+                });
+            });
+            ready_ = true;
+        }
+        return min(rows_[i - late_], rows_[j - late_]);
+    }
+
+private:
+    template <class Visit>
+    void for_blocks(Visit visit) const {
+        for (int32_t k = 0; k < front_.shape.num_blocks; ++k)
+            if (front_.shape.blocks[k].kind == kR) visit(front_.shape.blocks[k], sources_ + front_.sources[k]);
+    }
+
+    const Front& front_;
+    const T* sources_;
+    const int64_t late_;
+    T* rows_;
+    bool ready_ = false;
 };
 
 // The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries zero that are rounding.

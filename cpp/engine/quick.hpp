@@ -109,8 +109,11 @@ private:
                 size[i] += abs(call_.shift);
                 rho[i] = call_.rhs[slots[i]];
             }
-            good = substitute<(P <= 6)>(false, P, Q, n, 1, pp, weight, v, f, f, w, static_cast<T*>(nullptr), ld, h, r, rho, size) &&
-                   eliminate_rows<T, (P <= 6)>(r, ld, Q, n, rho, 1, size, panel, factor, y, pp, ldp, course_.tally);
+            good = substitute<(P <= 6)>(false, P, Q, n, 1, pp, weight, v, f, f, w, static_cast<T*>(nullptr), ld, h, r, rho, size);
+            if (good && !eliminate_rows<T, (P <= 6)>(r, ld, Q, n, rho, 1, size, panel, factor, y, pp, ldp, course_.tally)) {
+                course_.lost = lost_row(r, ld, Q, n, size);
+                good = false;
+            }
             if (!good) {
                 std::memcpy(pp, saved, sizeof saved);
                 break;
@@ -198,7 +201,10 @@ private:
         const int64_t base = num_waiting_ ? waiting_[num_waiting_ - 1].end : 0, end = base + message_size<T>(b, columns);
         if (!stack_.reserve(end)) return false;
         T *schur = stack_.data() + base, *sizes = schur + b * ldb, *carried = sizes + ldb;
-        if (!eliminate_rows<T, false>(r, ld, q, n, rho, columns, size, panel, factor, y, schur, ldb, course_.tally)) return false;
+        if (!eliminate_rows<T, false>(r, ld, q, n, rho, columns, size, panel, factor, y, schur, ldb, course_.tally)) {
+            course_.lost = lost_row(r, ld, q, n, size);
+            return false;
+        }
         for (int64_t i = 0; i < q; ++i)
             for (int64_t j = 0; j < columns; ++j) z_[front.slots[p + i] * columns + j] = y[i * columns + j];
         if (!b) return true;
@@ -262,13 +268,18 @@ private:
     GNEWT_INLINE bool substitute(bool cross, int64_t p, int64_t q, int64_t n, int64_t columns, T* pp, T* weight, const T* v, T* f, const T* spread,
                                  T* w, T* c, int64_t ld, const T* h, T* r, T* rho, T* size) {
         const int64_t ldp = padded<T>(p);
-        bool definite = true;
+        bool definite = true, all = true;
         for (int64_t i = 0; i < p; ++i) {
             const T d = pp[i * ldp + i];
             definite &= d > 0;
-            weight[i] = kept(d, weight[i]) ? abs(d) : renewed(abs(d), weight[i]);
+            all &= kept(d, weight[i]);
         }
         mirror(p, pp, ldp);
+        if (!all && lost_pair(p, pp, ldp, weight)) return !(course_.lost = true);
+        for (int64_t i = 0; i < p; ++i) {
+            const T d = abs(pp[i * ldp + i]);
+            weight[i] = kept(d, weight[i]) ? d : renewed(d, weight[i]);
+        }
         if (!definite && bare(p, pp, ldp)) return false;
         multiply<T, kSet, FIXED>(p, 0, p, false, n, pp, ldp, f, ld, w, ld, w, ld);
         for (int64_t i = 0; cross && i < p; ++i) axpy(w + i * ld, T(1), c + i * ld, n);
@@ -292,6 +303,16 @@ private:
             for (int64_t k = 0; k < n; ++k) size[k] += abs(spread[i * ld + k] * c[i * ld + k]);
         multiply<T, kAdd, FIXED>(p, 0, n, true, n, c, ld, f, ld, r, ld, r, ld);
         return true;
+    }
+
+    // Whether some row lost its diagonal entry and all others: where one of them is left, a diagonal entry may pass through zero.
+    static bool lost_pair(int64_t p, const T* pp, int64_t ldp, const T* weight) {
+        for (int64_t i = 0; i < p; ++i) {
+            bool any = kept(pp[i * ldp + i], weight[i]);
+            for (int64_t j = 0; j < p && !any; ++j) any = j != i && kept(pp[i * ldp + j], weight[i], weight[j]);
+            if (!any) return true;
+        }
+        return false;
     }
 
     // Whether a row that is not zero has nothing on its diagonal: nothing would betray noise in it.

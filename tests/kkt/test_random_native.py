@@ -1,15 +1,17 @@
 """The native engine on thousands of random problems, judged by dense linear algebra: never a wrong answer without a word."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from gnewt.graph import Structure
 from gnewt.kkt import factorize, native
 from gnewt.kkt.native_layout import lay_out_native
 from gnewt.plan import make_plan
 from helpers.native_call import Outcome, run
-from helpers.random_kkt import KINDS, Dense, dense, random_sources, random_structure
+from helpers.random_kkt import KINDS, Dense, dense, random_chain, random_sources, random_structure
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native library is not built")
 
@@ -18,9 +20,9 @@ REGULAR, SINGULAR = 1e-9, 1e-16
 """Pivots in natural units (1 = no cancellation): above the one a problem is regular, below the other singular."""
 
 
-def check(number: int) -> list[str]:
+def check(number: int, make: Callable[[int], Structure] = random_structure) -> list[str]:
     """Check graph `number` with two sorts of numbers; return what these problems were."""
-    structure = random_structure(number)
+    structure = make(number)
     order = ORDERS[number % len(ORDERS)]
     plan = make_plan(structure, order)
     outcomes = []
