@@ -31,6 +31,17 @@ inline bool lost_row(const T* r, int64_t ld, int64_t q, int64_t n, const T* size
     return k < q;
 }
 
+// ... and whether any row of a whole matrix has.
+template <class T>
+inline bool lost_any_row(int64_t n, const T* a, int64_t ld, const T* size) {
+    for (int64_t i = 0; i < n; ++i) {
+        bool any = kept(a[i * ld + i], size[i]);
+        for (int64_t j = 0; j < n && !any; ++j) any = j != i && kept(a[i * ld + j], size[i], size[j]);
+        if (!any) return true;
+    }
+    return false;
+}
+
 // Whether large numbers in the rows [first, last) of L are harmless: as they are where the diagonal they are subtracted from is as large (H ≻ 0: always).
 template <class T>
 inline bool grows_little(const T* r, int64_t ld, int64_t first, int64_t last, int64_t n, const T* panel, const T* size) {

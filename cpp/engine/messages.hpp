@@ -18,15 +18,15 @@ inline int64_t message_size(int64_t m, int64_t columns) {
     return (m + 1) * padded<T>(m) + padded<T>(m * columns);
 }
 
-// Add a rectangle, its upper triangle, or its transpose.
+// Add a rectangle, its upper triangle, or its transpose (by strips, so that what is written stays in the cache).
 template <class T>
 inline void add_rectangle(const T* from, int64_t ldb, int32_t rows, int32_t cols, bool triangle, bool flipped, T* to, int64_t ld) {
-    for (int32_t i = 0; i < rows; ++i, from += ldb) {
-        if (flipped)
-            for (int32_t j = 0; j < cols; ++j) to[j * ld + i] += from[j];
-        else
-            for (int32_t j = triangle ? i : 0; j < cols; ++j) to[i * ld + j] += from[j];
-    }
+    constexpr int32_t strip = 8;
+    for (int32_t first = 0; flipped && first < cols; first += strip)
+        for (int32_t i = 0; i < rows; ++i)
+            for (int32_t j = first; j < min(first + strip, cols); ++j) to[j * ld + i] += from[i * ldb + j];
+    for (int32_t i = 0; !flipped && i < rows; ++i, from += ldb)
+        for (int32_t j = triangle ? i : 0; j < cols; ++j) to[i * ld + j] += from[j];
 }
 
 template <class T>

@@ -10,6 +10,21 @@ inline T rounding(T size) {
     return T(kNoise) * Precision<T>::eps * size;
 }
 
+// x · y of long vectors: four sums at a time, since one would wait for itself.
+template <class T>
+inline T long_dot(const T* x, const T* y, int64_t n) {
+    constexpr int64_t w = kWidth<T>;
+    Vec<T> a{}, b{}, c{}, d{};
+    int64_t i = 0;
+    for (; i + 4 * w <= n; i += 4 * w) {
+        a += load(x + i) * load(y + i);
+        b += load(x + i + w) * load(y + i + w);
+        c += load(x + i + 2 * w) * load(y + i + 2 * w);
+        d += load(x + i + 3 * w) * load(y + i + 3 * w);
+    }
+    return sum<T>((a + b) + (c + d)) + dot(x + i, y + i, n - i);
+}
+
 // A front whose first `candidates` rows are to be eliminated, where that is stable.
 //
 // r[n, ld] is row-major upper, right-hand sides in the columns n..; bound[j] the sum of the magnitudes that were added into the
@@ -42,7 +57,7 @@ struct CarefulFront {
         T sum = bound[c] - given[origin[c]] + local[origin[c]];
         for (int64_t k = top - 1; k >= 0; --k) {
             const T* row = l + k * n;
-            x[k] = row[c] - dot(row + k + 1, x + k + 1, top - k - 1);
+            x[k] = row[c] - long_dot(row + k + 1, x + k + 1, top - k - 1);
             sum += x[k] * x[k] * local[origin[k]];
         }
         for (int64_t i = 0; i < pairs; ++i) {

@@ -275,7 +275,7 @@ private:
             all &= kept(d, weight[i]);
         }
         mirror(p, pp, ldp);
-        if (!all && lost_pair(p, pp, ldp, weight)) return !(course_.lost = true);
+        if (!all && lost_any_row(p, pp, ldp, weight)) return !(course_.lost = true);
         for (int64_t i = 0; i < p; ++i) {
             const T d = abs(pp[i * ldp + i]);
             weight[i] = kept(d, weight[i]) ? d : renewed(d, weight[i]);
@@ -303,16 +303,6 @@ private:
             for (int64_t k = 0; k < n; ++k) size[k] += abs(spread[i * ld + k] * c[i * ld + k]);
         multiply<T, kAdd, FIXED>(p, 0, n, true, n, c, ld, f, ld, r, ld, r, ld);
         return true;
-    }
-
-    // Whether some row lost its diagonal entry and all others: where one of them is left, a diagonal entry may pass through zero.
-    static bool lost_pair(int64_t p, const T* pp, int64_t ldp, const T* weight) {
-        for (int64_t i = 0; i < p; ++i) {
-            bool any = kept(pp[i * ldp + i], weight[i]);
-            for (int64_t j = 0; j < p && !any; ++j) any = j != i && kept(pp[i * ldp + j], weight[i], weight[j]);
-            if (!any) return true;
-        }
-        return false;
     }
 
     // Whether a row that is not zero has nothing on its diagonal: nothing would betray noise in it.

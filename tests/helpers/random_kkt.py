@@ -83,7 +83,9 @@ def random_chain(seed: int) -> Structure:
         if rng.random() < 0.9:
             names = np.concatenate([x[t], u[t]])[None]
             families.append(
-                Family(_nothing, names, None, (), np.ones((1, nx + nu), bool), np.ones((nx + nu, nx + nu), bool))
+                Family(
+                    _nothing, names, None, (), np.ones((1, nx + nu), bool), np.ones((nx + nu, nx + nu), bool)
+                )
             )
     return Structure(tuple(families), inputs, inputs + stages * nx, None, (), ())
 

@@ -106,3 +106,22 @@ def test_random_problems(block):
 @pytest.mark.parametrize("block", range(3, 100))
 def test_ten_thousand_random_problems(block):
     check_all(range(100 * block, 100 * (block + 1)))
+
+
+def check_chains(numbers: range) -> None:
+    outcomes = Counter(o for number in numbers for o in check(number, random_chain))
+    assert outcomes["regular"] > len(numbers) // 2, outcomes
+    assert outcomes["singular"] > len(numbers) // 3, outcomes
+    assert outcomes["false alarm"] + outcomes["missed"] == 0, outcomes
+    assert outcomes["wrong rank"] <= len(numbers) // 20, outcomes
+
+
+def test_random_chains():
+    """Long enough that some fronts are eliminated quickly and others carefully."""
+    check_chains(range(60))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(1, 10))
+def test_a_thousand_random_chains(block):
+    check_chains(range(100 * block, 100 * (block + 1)))
