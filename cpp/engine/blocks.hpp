@@ -42,12 +42,6 @@ GNEWT_INLINE void for_row(const Block& k, const T* src, int64_t row, Visit visit
     }
 }
 
-// A length that the compiler knows.
-template <int64_t N>
-struct Length {
-    constexpr operator int64_t() const { return N; }
-};
-
 // Call run(length), with the length as a constant where it is a common one: loops of four numbers are slower than the numbers.
 template <class Run>
 GNEWT_INLINE void with_length(int64_t len, Run run) {

@@ -87,6 +87,17 @@ struct Messages {
         }
     }
 
+    // The first column of C that may get something.
+    int64_t first_column(int64_t p, int64_t columns_of_c) const {
+        int64_t least = columns_of_c;
+        for (int32_t k = 0; k < count; ++k) {
+            const Shape child = plan.front(first[k].front).shape;
+            for (int32_t x = 0; x < child.num_runs; ++x)
+                if (child.runs[3 * x + 1] >= p) least = min(least, child.runs[3 * x + 1] - p);
+        }
+        return least;
+    }
+
 private:
     static void add(T* to, const T* from, int64_t n) {
         for (int64_t i = 0; i < n; ++i) to[i] += from[i];

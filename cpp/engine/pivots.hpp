@@ -24,6 +24,26 @@ struct Tally {
         }
     }
 
+    // Several at once: one after the other they would wait for each other.
+    template <class T, int M>
+    void add_all(const T* eigenvalues) {
+        double least = HUGE_VAL, most = 0, product = 1;
+        int64_t above = 0;
+#pragma GCC unroll 8
+        for (int k = 0; k < M; ++k) {
+            const double size = abs(double(eigenvalues[k]));
+            least = min(least, size), most = max(most, size), product *= size, above += eigenvalues[k] > 0;
+        }
+        const double next = product_ * product;
+        if (!(M <= 8 && least > 1e-25 && most < 1e25 && next > 1e-200 && next < 1e200)) {
+            for (int k = 0; k < M; ++k) add(double(eigenvalues[k]));
+            return;
+        }
+        product_ = next;
+        smallest = min(smallest, least);
+        positive += above, negative += M - above;
+    }
+
     double logdet() const { return sum_ + std::log(product_); }
 
     // A pivot [[a, b], [b, c]]; its determinant is b²·(ac/b² - 1), which neither over- nor underflows.

@@ -4,10 +4,11 @@
 // of L that makes entries grow, puts the front in doubt. It is left as it was, for the careful elimination, and this one goes on behind it.
 // A diagonal entry of pairs that lost digits is no pivot: it only stands for more noise from there on.
 #pragma once
+#include "chain.hpp"
 #include "course.hpp"
 #include "ldl.hpp"
+#include "prefetch.hpp"
 #include "solve.hpp"
-#include "stage.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
@@ -35,7 +36,8 @@ public:
             for (int32_t k = 1; k <= front.num_children; ++k)
                 if (waiting_[num_waiting_ - k].delayed) return false;
             bool good = true;
-            if (!as_stages(front.shape, [&](const auto& stage) { good = eliminate_stages(stage); })) {
+            if (!as_stages(f, front.shape, [&](const auto& stage) { good = Chain<T>(course_).eliminate(stage, work_.data(), saved_.data()); })) {
+                ask_for_sources(f + 1, false);
                 good = eliminate(f, front);
                 if (good) ++f, course_.factor += rows_of_l(front.shape);
             }
@@ -54,9 +56,10 @@ public:
             if (record.front == f) {
                 descend_record(front, record, call_.sources, z_.data(), columns_, local);
                 record.previous();
-            } else if (as_stages(front.shape, [&](const auto& stage) { f = descend_stages(stage, f, int32_t(record.front), factor); })) {
+            } else if (as_stages(f, front.shape, [&](const auto& stage) { f = Chain<T>(course_).descend(stage, f, int32_t(record.front), factor, work_.data()); })) {
                 continue;
             } else {
+                ask_for_sources(f - 1, true);
                 engine::GNEWT_ISA::descend(front, call_.sources, factor - rows_of_l(front.shape), z_.data(), columns_, local);
             }
             factor -= rows_of_l(front.shape);
@@ -67,86 +70,46 @@ public:
 private:
     static int64_t rows_of_l(const Shape& shape) { return int64_t(shape.q) * (shape.q + shape.b); }
 
-    // Call run(stage) if a shape is a stage of a size that was compiled.
-    template <class Run>
-    bool as_stages(const Shape& s, Run run) const {
-        if (columns_ != 1 || s.p != s.b) return false;
-        if (s.p == 4 && s.q == 1) return as_stage<4, 1>(s, run);
-        if (s.p == 4 && s.q == 2) return as_stage<4, 2>(s, run);
-        if (s.p == 6 && s.q == 3) return as_stage<6, 3>(s, run);
-        if (s.p == 12 && s.q == 4) return as_stage<12, 4>(s, run);
-        if (s.p == 12 && s.q == 6) return as_stage<12, 6>(s, run);
-        return false;
+    // Ask for the sources of a front that has pairs; `back`: of F alone.
+    void ask_for_sources(int32_t f, bool back) {
+        if (f < 0 || f >= plan_.num_fronts()) return;
+        const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(f), *starts = plan_.data + plan_.data[kSourcesAt] + fronts[2];
+        if (fronts[0] != asked_shape_ || back != asked_back_) {
+            const Shape shape = plan_.front(f).shape;
+            int32_t last = shape.p ? min(shape.num_blocks, 16) : 0;
+            while (back && last && shape.blocks[last - 1].kind != kF) --last;
+            ahead_ = Ahead<T>(shape, 0, last, starts);
+            asked_shape_ = fronts[0], asked_back_ = back;
+        }
+        ahead_.ask(call_.sources, starts, 0, 1);
     }
-    template <int P, int Q, class Run>
-    static bool as_stage(const Shape& shape, Run run) {
-        Stage<T, P, Q> stage;
+
+    // Call run(stage) if front f, of shape s, is a stage of a chain. What is none is remembered: fronts that follow often look alike.
+    template <class Run>
+    bool as_stages(int32_t f, const Shape& s, Run run) {
+        const int32_t shape = plan_.data[plan_.data[kFrontsAt] + 4 * int64_t(f)];
+        if (shape == no_stage_) return false;
+        const bool is = match_stage(s, run);
+        if (!is) no_stage_ = shape;
+        return is;
+    }
+    template <class Run>
+    bool match_stage(const Shape& s, Run run) const {
+        if (columns_ != 1 || s.p != s.b || !s.p || !s.q) return false;
+        if (s.p == 4 && s.q == 1) return as_stage(Fixed<4, 1>{}, s, run);
+        if (s.p == 4 && s.q == 2) return as_stage(Fixed<4, 2>{}, s, run);
+        if (s.p == 6 && s.q == 3) return as_stage(Fixed<6, 3>{}, s, run);
+        if (s.p == 12 && s.q == 4) return as_stage(Fixed<12, 4>{}, s, run);
+        if (s.p == 12 && s.q == 6) return as_stage(Fixed<12, 6>{}, s, run);
+        return as_stage(Any{s.p, s.q}, s, run);
+    }
+    template <class Sizes, class Run>
+    static bool as_stage(const Sizes& sizes, const Shape& shape, Run run) {
+        Stage<T, Sizes> stage;
+        stage.sizes = sizes;
         if (!stage.matches(shape)) return false;
         run(stage);
         return true;
-    }
-
-    // Fronts that look alike, each the only child of the next: Schur complements stay where they are. Products of larger matrices are better
-    // left in loops.
-    template <int P, int Q>
-    bool eliminate_stages(const Stage<T, P, Q>& stage) {
-        constexpr int64_t n = P + Q, ld = padded<T>(n), ldp = padded<T>(P);
-        alignas(64) T f[P * ld] = {}, w[P * ld], h[Q * ld] = {}, r[n * ld + 16], panel[Q * ld + 16], rho[ld], size[ld], y[Q], saved[(P + 1) * ldp];
-        Message& message = waiting_[num_waiting_ - 1];
-        T *pp = stack_.data() + message.at, *weight = pp + P * ldp, *v = weight + ldp, *__restrict factor = course_.factor;
-        int32_t k = course_.next;
-        const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(k), shape = fronts[0], end = plan_.num_fronts();
-        const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt];
-        bool good = true;
-        for (; k < end && fronts[0] == shape; ++k, fronts += 4, factor += Q * n) {
-            const int32_t *slots = all_slots + fronts[1] + P, *starts = all_starts + fronts[2];
-            std::memcpy(saved, pp, sizeof saved);
-            std::memset(size, 0, sizeof size);
-            std::memset(rho, 0, sizeof rho);
-            stage.load(call_.sources, starts, f, h, pp, weight, size);
-            for (int64_t i = 0; i < Q; ++i) {
-                h[i * ld + i] += call_.shift;
-                size[i] += abs(call_.shift);
-                rho[i] = call_.rhs[slots[i]];
-            }
-            good = substitute<(P <= 6)>(false, P, Q, n, 1, pp, weight, v, f, f, w, static_cast<T*>(nullptr), ld, h, r, rho, size);
-            if (good && !eliminate_rows<T, (P <= 6)>(r, ld, Q, n, rho, 1, size, panel, factor, y, pp, ldp, course_.tally)) {
-                course_.lost = lost_row(r, ld, Q, n, size);
-                good = false;
-            }
-            if (!good) {
-                std::memcpy(pp, saved, sizeof saved);
-                break;
-            }
-            for (int64_t i = 0; i < Q; ++i) z_[slots[i]] = y[i];
-            for (int64_t i = 0; i < P; ++i) weight[i] = max(size[Q + i], abs(pp[i * (ldp + 1)]));
-            std::memcpy(v, rho + Q, P * sizeof(T));
-        }
-        if (k > course_.next) message = {message.at, message.end, k - 1};
-        course_.next = k;
-        course_.factor = factor;
-        return good;
-    }
-
-    // ... and back, from `last` to the first that looks like it and has no record; the front before that is returned. What one hands to the
-    // next need not go through the slots.
-    template <int P, int Q>
-    int32_t descend_stages(const Stage<T, P, Q>& stage, int32_t last, int32_t record, const T*& factor) {
-        T z[P + Q + 4];
-        const Front top = plan_.front(last);
-        for (int64_t i = 0; i < P; ++i) z[Q + i] = z_[top.slots[P + Q + i]];
-        const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(last), shape = fronts[0];
-        const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt], *slots = nullptr;
-        int32_t k = last;
-        for (; k > record && fronts[0] == shape; --k, fronts -= 4) {
-            slots = all_slots + fronts[1];
-            factor -= Q * (P + Q);
-            for (int64_t i = 0; i < Q; ++i) z[i] = z_[slots[P + i]];
-            stage.descend(call_.sources, all_starts + fronts[2], factor, z);
-            for (int64_t i = 0; i < Q; ++i) z_[slots[P + i]] = z[i];
-        }
-        for (int64_t i = 0; i < P; ++i) z_[slots[i]] = z[Q + i];
-        return k;
     }
 
     // Eliminate a front, or leave everything as it was.
@@ -170,7 +133,13 @@ private:
         T *c = v + p * columns, *spread = c + p * ld;
         const int32_t num_children = front.num_children;
         const Messages<T> children{plan_, waiting_.data() + num_waiting_ - num_children, num_children, stack_.data(), columns};
-        if (cross) std::memset(c, 0, size_t(p * ld) * sizeof(T));
+        int64_t beside = n;  // C has nothing in the columns before this one
+        if (cross) {
+            std::memset(c, 0, size_t(p * ld) * sizeof(T));
+            beside = children.first_column(p, n);
+            for (int32_t k = 0; k < shape.num_blocks; ++k)
+                if (shape.blocks[k].kind == kC) beside = min(beside, int64_t(shape.blocks[k].col));
+        }
         if (in_place) {
             pp = stack_.data() + children.first[0].at;
             weight = pp + p * ldp;
@@ -194,14 +163,14 @@ private:
             for (int64_t j = 0; j < columns; ++j) rho[j * ld + i] += given[j];
         }
         if (nested) unfold(front, first, p, n, f, spread, ld);
-        if (p && !substitute<false>(cross, p, q, n, columns, pp, weight, v, f, nested ? spread : f, w, c, ld, rest, r, rho, size)) return false;
+        if (p && !substitute(cross, p, q, n, columns, pp, weight, v, f, nested ? spread : f, w, c, beside, ld, rest, r, rho, size)) return false;
 
         // The Schur complement takes the place of the children's, which are used up.
         num_waiting_ -= num_children;
         const int64_t base = num_waiting_ ? waiting_[num_waiting_ - 1].end : 0, end = base + message_size<T>(b, columns);
         if (!stack_.reserve(end)) return false;
         T *schur = stack_.data() + base, *sizes = schur + b * ldb, *carried = sizes + ldb;
-        if (!eliminate_rows<T, false>(r, ld, q, n, rho, columns, size, panel, factor, y, schur, ldb, course_.tally)) {
+        if (!eliminate_rows<T, 0, false>({r, ld, n, rho, columns, size, factor, y}, q, kUpper, schur, ldb, course_.tally, [] {})) {
             course_.lost = lost_row(r, ld, q, n, size);
             return false;
         }
@@ -264,9 +233,8 @@ private:
     }
 
     // R += Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along; and what this adds to the diagonal at most.
-    template <bool FIXED>
     GNEWT_INLINE bool substitute(bool cross, int64_t p, int64_t q, int64_t n, int64_t columns, T* pp, T* weight, const T* v, T* f, const T* spread,
-                                 T* w, T* c, int64_t ld, const T* h, T* r, T* rho, T* size) {
+                                 T* w, T* c, int64_t beside, int64_t ld, const T* h, T* r, T* rho, T* size) {
         const int64_t ldp = padded<T>(p);
         bool definite = true, all = true;
         for (int64_t i = 0; i < p; ++i) {
@@ -275,14 +243,11 @@ private:
             all &= kept(d, weight[i]);
         }
         mirror(p, pp, ldp);
-        if (!all && lost_any_row(p, pp, ldp, weight)) return !(course_.lost = true);
-        for (int64_t i = 0; i < p; ++i) {
-            const T d = abs(pp[i * ldp + i]);
-            weight[i] = kept(d, weight[i]) ? d : renewed(d, weight[i]);
-        }
+        if (!all && !renew_weights(p, pp, ldp, weight)) return !(course_.lost = true);
+        for (int64_t i = 0; all && i < p; ++i) weight[i] = abs(pp[i * ldp + i]);
         if (!definite && bare(p, pp, ldp)) return false;
-        multiply<T, kSet, FIXED>(p, 0, p, false, n, pp, ldp, f, ld, w, ld, w, ld);
-        for (int64_t i = 0; cross && i < p; ++i) axpy(w + i * ld, T(1), c + i * ld, n);
+        multiply<T, kSet, false>(p, 0, p, kWhole, n, pp, ldp, f, ld, w, ld, w, ld);
+        for (int64_t i = 0; cross && i < p; ++i) axpy(w + i * ld + beside, T(1), c + i * ld + beside, n - beside);
         int64_t j = 0;
         if (definite) {
             for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) add_sizes<4, false>(p, weight, spread + j, w + j, ld, size + j);
@@ -291,17 +256,17 @@ private:
             for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) add_sizes<4, true>(p, weight, spread + j, w + j, ld, size + j);
             for (; j < n; j += kWidth<T>) add_sizes<1, true>(p, weight, spread + j, w + j, ld, size + j);
         }
-        multiply<T, kAdd, FIXED>(p, 0, columns, false, n, v, columns, f, ld, rho, ld, rho, ld);
+        multiply<T, kAdd, false>(p, 0, columns, kWhole, n, v, columns, f, ld, rho, ld, rho, ld);
         if (h != r) {
-            multiply<T, kAdd, FIXED>(p, 0, q, true, n, f, ld, w, ld, h, ld, r, ld);
-            multiply<T, kSet, FIXED>(p, q, n, true, n, f, ld, w, ld, r, ld, r, ld);
+            multiply<T, kAdd, false>(p, 0, q, kUpper, n, f, ld, w, ld, h, ld, r, ld);
+            multiply<T, kSet, false>(p, q, n, kUpper, n, f, ld, w, ld, r, ld, r, ld);
         } else {
-            multiply<T, kAdd, FIXED>(p, 0, n, true, n, f, ld, w, ld, r, ld, r, ld);
+            multiply<T, kAdd, false>(p, 0, n, kUpper, n, f, ld, w, ld, r, ld, r, ld);
         }
         if (!cross) return true;
         for (int64_t i = 0; i < p; ++i)
-            for (int64_t k = 0; k < n; ++k) size[k] += abs(spread[i * ld + k] * c[i * ld + k]);
-        multiply<T, kAdd, FIXED>(p, 0, n, true, n, c, ld, f, ld, r, ld, r, ld);
+            for (int64_t k = beside; k < n; ++k) size[k] += abs(spread[i * ld + k] * c[i * ld + k]);
+        multiply<T, kAdd, false>(p, beside, n, kUpper, n, c, ld, f, ld, r, ld, r, ld);
         return true;
     }
 
@@ -362,6 +327,9 @@ private:
     const PlanView& plan_;
     const int64_t columns_;
     int64_t& num_waiting_;
+    Ahead<T> ahead_;
+    int32_t asked_shape_ = -1, no_stage_ = -1;
+    bool asked_back_ = false;
     Buffer<T> &stack_, &z_, work_, saved_;
     Buffer<Message>& waiting_;
 };

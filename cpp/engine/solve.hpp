@@ -1,37 +1,75 @@
 // Triangular solves with a factor: up the tree for another right-hand side, down it for the solution.
 #pragma once
 #include "blocks.hpp"
+#include "gemm.hpp"
 #include "records.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// x += A z, four rows at a time: their sums are taken together.
+// A z for four rows of A, whose sums are taken together.
 template <class T>
-GNEWT_INLINE void add_products(const Block& block, const T* src, T* x, const T* z) {
-    if (block.dlen || block.dstep || block.rows < 4)
-        return rows_of(block, [&](int32_t i, const auto len, int64_t at) { x[i] += dot(src + at, z, len); });
-    with_length(block.len, [&](const auto len) {
-        const int64_t step = block.step, rows = block.rows;
-        int64_t i = 0;
-        for (; i + 4 <= rows; i += 4) {
-            const T *a = src + i * step, *b = a + step, *c = b + step, *d = c + step;
-            Quad<T> s{}, t{}, u{}, v{};
-            int64_t j = 0;
-            for (; j + 4 <= len; j += 4) {
-                const Quad<T> y = load4(z + j);
-                s += load4(a + j) * y;
-                t += load4(b + j) * y;
-                u += load4(c + j) * y;
-                v += load4(d + j) * y;
-            }
-            transpose<T>(s, t, u, v);
-            Quad<T> sum = (s + t) + (u + v);
-            for (; j < len; ++j) sum += Quad<T>{a[j], b[j], c[j], d[j]} * z[j];
-            store4(x + i, load4(x + i) + sum);
-        }
-        for (; i < rows; ++i) x[i] += dot(src + i * step, z, len);
-    });
+GNEWT_INLINE Quad<T> four_rows_times(int64_t cols, const T* a, const T* b, const T* c, const T* d, const T* z) {
+    Quad<T> s{}, t{}, u{}, v{};
+    int64_t j = 0;
+    for (; j + 4 <= cols; j += 4) {
+        const Quad<T> x = load4(z + j);
+        s += load4(a + j) * x;
+        t += load4(b + j) * x;
+        u += load4(c + j) * x;
+        v += load4(d + j) * x;
+    }
+    transpose<T>(s, t, u, v);
+    Quad<T> sum = (s + t) + (u + v);
+    for (; j < cols; ++j) sum += Quad<T>{a[j], b[j], c[j], d[j]} * z[j];
+    return sum;
+}
+
+// y (=, +=, -=) A z for a row-major A.
+template <class T, int UPDATE>
+GNEWT_INLINE void rows_times(int64_t rows, int64_t cols, const T* a, int64_t step, const T* z, T* y) {
+    int64_t i = 0;
+    for (; i + 4 <= rows; i += 4, a += 4 * step) {
+        const Quad<T> sum = four_rows_times(cols, a, a + step, a + 2 * step, a + 3 * step, z);
+        store4(y + i, UPDATE == kSet ? sum : UPDATE == kAdd ? load4(y + i) + sum : load4(y + i) - sum);
+    }
+    if (i == rows) return;
+    const int64_t left = rows - i;
+    const Quad<T> sum = four_rows_times(cols, a, a + (left > 1 ? step : 0), a + (left > 2 ? 2 * step : 0), a, z);
+    for (int64_t k = 0; k < left; ++k) y[i + k] = UPDATE == kSet ? sum[k] : UPDATE == kAdd ? y[i + k] + sum[k] : y[i + k] - sum[k];
+}
+
+// z[0..M) -= L z with a unit upper triangle of M rows, whose numbers are kept in registers.
+template <class T, int M>
+GNEWT_INLINE void back_substitute_block(const T* l, int64_t n, T* z) {
+    T x[M];
+#pragma GCC unroll 4
+    for (int k = 0; k < M; ++k) x[k] = z[k];
+#pragma GCC unroll 4
+    for (int k = M - 1; k > 0; --k)
+#pragma GCC unroll 4
+        for (int i = 0; i < k; ++i) x[i] -= l[i * n + k] * x[k];
+#pragma GCC unroll 4
+    for (int k = 0; k < M; ++k) z[k] = x[k];
+}
+
+// Solve for the first q of z[n], given the others, by the rows L [q, n] with a unit diagonal: four rows at a time, from the last.
+template <class T>
+GNEWT_INLINE void back_substitute_rows(int64_t q, int64_t n, const T* l, T* z) {
+    int64_t k = q;
+    if (q % 4) {
+        k -= q % 4;
+        rows_times<T, kSubtract>(q - k, n - q, l + k * n + q, n, z + q, z + k);
+        if (q % 4 == 1) back_substitute_block<T, 1>(l + k * n + k, n, z + k);
+        if (q % 4 == 2) back_substitute_block<T, 2>(l + k * n + k, n, z + k);
+        if (q % 4 == 3) back_substitute_block<T, 3>(l + k * n + k, n, z + k);
+    }
+    for (; k > 0;) {
+        const int64_t end = k;
+        k -= 4;
+        rows_times<T, kSubtract>(4, n - end, l + k * n + end, n, z + end, z + k);
+        back_substitute_block<T, 4>(l + k * n + k, n, z + k);
+    }
 }
 
 // x_p = F [u; ξ], with F read from the sources: `x` is [p, columns], `z` [q + b, columns].
@@ -44,7 +82,12 @@ inline void substitute_pairs(const Front& front, const T* sources, T* x, const T
         if (block.kind != kF) break;  // blocks are sorted by kind
         const T* src = sources + front.sources[k];
         if (columns == 1 && !block.transposed) {
-            add_products(block, src, x + block.row, z + block.col);
+            if (block.dlen || block.dstep)
+                rows_of(block, [&](int32_t i, const auto len, int64_t at) { x[block.row + i] += dot(src + at, z + block.col, len); });
+            else
+                with_length(block.len, [&](const auto len) {
+                    rows_times<T, kAdd>(block.rows, len, src, block.step, z + block.col, x + block.row);
+                });
         } else {
             for_each(block, src, [&](int64_t i, int64_t j, T v) { axpy(x + i * columns, v, z + j * columns, columns); });
         }
@@ -94,8 +137,11 @@ inline void descend(const Front& front, const T* sources, const T* l, T* z, int6
     const int64_t p = front.shape.p, q = front.shape.q, n = q + front.shape.b;
     T *x = local, *rest = local + p * columns;
     gather(rest, z, front.slots + p, n, columns);
-    for (int64_t k = q - 1; k >= 0; --k)
-        subtract_rows(rest + k * columns, l + k * n + k + 1, rest + (k + 1) * columns, n - k - 1, columns);
+    if (columns == 1)
+        back_substitute_rows(q, n, l, rest);
+    else
+        for (int64_t k = q - 1; k >= 0; --k)
+            subtract_rows(rest + k * columns, l + k * n + k + 1, rest + (k + 1) * columns, n - k - 1, columns);
     scatter(rest, z, front.slots + p, q, columns);
     if (!p) return;
     substitute_pairs(front, sources, x, rest, columns);

@@ -1,17 +1,31 @@
-// Stages of a chain, with their sizes compiled in: there, loops and look-ups cost more than arithmetic.
+// Stages of a chain: a front that follows another just like it. Sizes may be compiled in, for there loops and look-ups cost more than arithmetic.
 #pragma once
 #include "blocks.hpp"
 #include "gemm.hpp"
+#include "solve.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// A front whose only child's separator is its P pairs, with Q inputs and a separator of P slots, as the stages of an optimal control problem
+// The sizes of a stage, known to the compiler or not.
+template <int P, int Q>
+struct Fixed {
+    static constexpr int64_t p = P, q = Q;
+    static constexpr int known = Q;         // rows to eliminate, if known
+    static constexpr bool small = P <= 6;  // products of larger matrices are better left in loops
+};
+struct Any {
+    int64_t p, q;
+    static constexpr int known = 0;
+    static constexpr bool small = false;
+};
+
+// A front whose only child's separator is its p pairs, with q inputs and a separator of p slots, as the stages of an optimal control problem
 // are: dense Jacobians, and Hessians that are whole packed triangles, of which there may be several.
-template <class T, int P, int Q>
+template <class T, class Sizes>
 struct Stage {
     static constexpr int kMost = 4;
-    static constexpr int64_t n = P + Q, ld = padded<T>(n), ldp = padded<T>(P);
+    Sizes sizes;
 
     // Where a block begins (its number among those of the front), and how its rows follow each other.
     struct Part {
@@ -26,22 +40,23 @@ struct Stage {
     // Whether a shape is such a front. `blocks` are not looked at again.
     bool matches(const Shape& s) {
         constexpr int32_t wanted = kChildIsPairs | kDenseJacobian;
-        if (s.p != P || s.q != Q || s.b != P || (s.flags & (wanted | kCross | kNested)) != wanted || !s.num_set) return false;
+        const int64_t p = sizes.p, q = sizes.q;
+        if (s.p != p || s.q != q || s.b != p || (s.flags & (wanted | kCross | kNested)) != wanted || !s.num_set) return false;
         bool all = true, f[2] = {false, false};
         for (int32_t k = 0; k < s.num_blocks && all; ++k) {
             const Block& b = s.blocks[k];
             const Part part{k, b.step, b.dstep};
             const bool whole = b.row == 0 && b.dlen == 0 && (!b.transposed || b.rows == 1);
             const bool triangle = b.row == b.col && b.row == 0 && (b.rows == 1 ? b.len == 1 : b.transposed && b.len == 1 && b.dlen == 1);
-            if (b.kind == kF && whole && !b.transposed && b.rows == P && b.len == Q && b.col == 0)
+            if (b.kind == kF && whole && !b.transposed && b.rows == p && b.len == q && b.col == 0)
                 on_inputs = part, f[0] = true;
-            else if (b.kind == kF && whole && !b.transposed && b.rows == P && b.len == P && b.col == Q)
+            else if (b.kind == kF && whole && !b.transposed && b.rows == p && b.len == p && b.col == q)
                 on_states = part, f[1] = true;
-            else if (b.kind == kPP && triangle && b.rows == P && num_pairs < kMost)
+            else if (b.kind == kPP && triangle && b.rows == p && (p == 1 || (b.step > 0 && b.dstep > 0)) && num_pairs < kMost)
                 pairs[num_pairs++] = part;
-            else if (b.kind == kR && whole && !b.transposed && b.rows == Q && b.len == P && b.col == Q && num_cross < kMost)
+            else if (b.kind == kR && whole && !b.transposed && b.rows == q && b.len == p && b.col == q && num_cross < kMost)
                 cross[num_cross++] = part;
-            else if (b.kind == kR && triangle && b.rows == Q && num_inputs < kMost)
+            else if (b.kind == kR && triangle && b.rows == q && num_inputs < kMost)
                 inputs[num_inputs++] = part;
             else
                 all = false;
@@ -49,87 +64,75 @@ struct Stage {
         return all && f[0] && f[1] && num_cross && num_inputs;
     }
 
-    // F, the first Q rows of R, and what sources add to PP; `weight` and `size` get the magnitudes on the diagonals.
-    GNEWT_INLINE void load(const T* sources, const int32_t* starts, T* __restrict f, T* __restrict h, T* __restrict pp, T* __restrict weight,
-                           T* __restrict size) const {
-        const T *u = sources + starts[on_inputs.block], *x = sources + starts[on_states.block];
-        for (int64_t i = 0; i < P; ++i) {
-            put_row<Q>(u + on_inputs.row(i), false, f + i * ld);
-            put_row<P>(x + on_states.row(i), false, f + i * ld + Q);
-        }
+    GNEWT_INLINE void load_jacobian(const T* sources, const int32_t* starts, T* __restrict f) const {
+        const int64_t p = sizes.p, q = sizes.q, ld = padded<T>(p + q);
+        put_rows<false>(sources, starts, on_inputs, p, q, f, ld);
+        put_rows<false>(sources, starts, on_states, p, p, f + q, ld);
+    }
+
+    // What sources bring to the first q rows of R ...
+    GNEWT_INLINE void load_inputs(const T* sources, const int32_t* starts, T* __restrict h) const {
+        const int64_t p = sizes.p, q = sizes.q, ld = padded<T>(p + q);
+        put_inputs<false>(sources + starts[inputs[0].block], inputs[0], h, ld);
+        for (int32_t k = 1; k < num_inputs; ++k) put_inputs<true>(sources + starts[inputs[k].block], inputs[k], h, ld);
+        put_rows<false>(sources, starts, cross[0], q, p, h + q, ld);
+        for (int32_t k = 1; k < num_cross; ++k) put_rows<true>(sources, starts, cross[k], q, p, h + q, ld);
+    }
+
+    // ... and the magnitudes on their diagonal.
+    GNEWT_INLINE void add_magnitudes(const T* sources, const int32_t* starts, T* __restrict size) const {
         for (int32_t k = 0; k < num_inputs; ++k) {
-            const T* from = sources + starts[inputs[k].block];
-            for (int64_t i = 0; i < Q; ++i) {
-                const T* row = from + inputs[k].row(i);
-                for (int64_t j = 0; j <= i; ++j) h[j * ld + i] = k ? h[j * ld + i] + row[j] : row[j];
-                size[i] = k ? size[i] + abs(row[i]) : abs(row[i]);
-            }
-        }
-        for (int32_t k = 0; k < num_cross; ++k) {
-            const T* from = sources + starts[cross[k].block];
-            for (int64_t i = 0; i < Q; ++i) put_row<P>(from + cross[k].row(i), k > 0, h + i * ld + Q);
-        }
-        for (int32_t k = 0; k < num_pairs; ++k) {
-            const T* from = sources + starts[pairs[k].block];
-            const Part& part = pairs[k];
-            for (int64_t i = 0; i < P; ++i) weight[i] += abs(from[part.row(i) + i]);
-            for (int64_t i = 0; i + 4 <= P; i += 4) {
-                const T *a = from + part.row(i), *b = from + part.row(i + 1), *c = from + part.row(i + 2), *d = from + part.row(i + 3);
-                for (int64_t j = 0; j < i; j += 4) {
-                    Quad<T> s = load4(a + j), t = load4(b + j), v = load4(c + j), w = load4(d + j);
-                    transpose<T>(s, t, v, w);
-                    add_quad(s, pp + j * ldp + i);
-                    add_quad(t, pp + (j + 1) * ldp + i);
-                    add_quad(v, pp + (j + 2) * ldp + i);
-                    add_quad(w, pp + (j + 3) * ldp + i);
-                }
-                // A block on the diagonal: nothing behind the last row of a triangle may be read.
-                add_quad(Quad<T>{a[i], b[i], c[i], d[i]}, pp + i * ldp + i);
-                add_quad(Quad<T>{0, b[i + 1], c[i + 1], d[i + 1]}, pp + (i + 1) * ldp + i);
-                add_quad(Quad<T>{0, 0, c[i + 2], d[i + 2]}, pp + (i + 2) * ldp + i);
-                pp[(i + 3) * ldp + i + 3] += d[i + 3];
-            }
-            for (int64_t i = P / 4 * 4; i < P; ++i)
-                for (int64_t j = 0; j <= i; ++j) pp[j * ldp + i] += from[part.row(i) + j];
+            const T* row = sources + starts[inputs[k].block];
+            for (int64_t i = 0, step = inputs[k].step; i < sizes.q; ++i, row += step, step += inputs[k].dstep) size[i] += abs(row[i]);
         }
     }
 
-    // z_u -= L z_x etc., then z_p = F [z_u; z_x]: `z` is [u | x], and x becomes the pairs'.
-    GNEWT_INLINE void descend(const T* sources, const int32_t* starts, const T* l, T* __restrict z) const {
-        for (int64_t k = Q - 1; k >= 0; --k) z[k] -= dot(l + k * n + k + 1, z + k + 1, n - k - 1);
-        const T *u = sources + starts[on_inputs.block], *x = sources + starts[on_states.block];
-        T next[P + 4];
-        int64_t i = 0;
-        for (; i + 4 <= P; i += 4) {
-            const T *a = x + on_states.row(i), *b = x + on_states.row(i + 1), *c = x + on_states.row(i + 2), *d = x + on_states.row(i + 3);
-            Quad<T> s{}, t{}, v{}, w{};
-            int64_t j = 0;
-            for (; j + 4 <= P; j += 4) {
-                const Quad<T> y = load4(z + Q + j);
-                s += load4(a + j) * y;
-                t += load4(b + j) * y;
-                v += load4(c + j) * y;
-                w += load4(d + j) * y;
+    // What sources add to the lower triangle of PP, and to the magnitudes on its diagonal.
+    GNEWT_INLINE void add_pairs(const T* sources, const int32_t* starts, T* __restrict pp, T* __restrict weight) const {
+        const int64_t p = sizes.p, ldp = padded<T>(p);
+        for (int32_t k = 0; k < num_pairs; ++k) {
+            const T* row = sources + starts[pairs[k].block];
+            for (int64_t i = 0, step = pairs[k].step; i < p; row += step, step += pairs[k].dstep, ++i) {
+                // What lies behind a row lands above the diagonal, where nothing counts; behind the last there may be nothing.
+                const int64_t rounded = (i + 4) / 4 * 4;
+                put<true>(row, i + 1 < p && p > 2 && rounded <= ldp ? rounded : i + 1, pp + i * ldp);
+                weight[i] += abs(row[i]);
             }
-            transpose<T>(s, t, v, w);
-            Quad<T> sum = (s + t) + (v + w);
-            for (; j < P; ++j) sum += Quad<T>{a[j], b[j], c[j], d[j]} * z[Q + j];
-            a = u + on_inputs.row(i), b = u + on_inputs.row(i + 1), c = u + on_inputs.row(i + 2), d = u + on_inputs.row(i + 3);
-            for (j = 0; j < Q; ++j) sum += Quad<T>{a[j], b[j], c[j], d[j]} * z[j];
-            store4(next + i, sum);
         }
-        for (; i < P; ++i) next[i] = dot(x + on_states.row(i), z + Q, P) + dot(u + on_inputs.row(i), z, Q);
-        __builtin_memcpy(z + Q, next, P * sizeof(T));
+    }
+
+    // z_u -= L z_x etc., then z_p = F [z_u; z_x]: `z` is [u | x], and `next` gets the pairs'.
+    GNEWT_INLINE void descend(const T* sources, const int32_t* starts, const T* l, T* __restrict z, T* __restrict next) const {
+        const int64_t p = sizes.p, q = sizes.q;
+        const T *u = sources + starts[on_inputs.block], *x = sources + starts[on_states.block];
+        if (on_states.dstep == 0 && on_inputs.dstep == 0) {
+            rows_times<T, kSet>(p, p, x, on_states.step, z + q, next);
+            back_substitute_rows(q, p + q, l, z);
+            rows_times<T, kAdd>(p, q, u, on_inputs.step, z, next);
+            return;
+        }
+        back_substitute_rows(q, p + q, l, z);
+        for (int64_t i = 0; i < p; ++i) next[i] = dot(x + on_states.row(i), z + q, p) + dot(u + on_inputs.row(i), z, q);
     }
 
 private:
-    template <int64_t N>
-    static GNEWT_INLINE void put_row(const T* from, bool add, T* to) {
+    template <bool ADD>
+    static GNEWT_INLINE void put(const T* from, int64_t n, T* to) {
         int64_t j = 0;
-        for (; j + 4 <= N; j += 4) store4(to + j, add ? load4(to + j) + load4(from + j) : load4(from + j));
-        for (; j < N; ++j) to[j] = add ? to[j] + from[j] : from[j];
+        for (; j + 4 <= n; j += 4) store4(to + j, ADD ? load4(to + j) + load4(from + j) : load4(from + j));
+        for (; j < n; ++j) to[j] = ADD ? to[j] + from[j] : from[j];
     }
-    static GNEWT_INLINE void add_quad(Quad<T> x, T* to) { store4(to, load4(to) + x); }
+    template <bool ADD>
+    static GNEWT_INLINE void put_rows(const T* sources, const int32_t* starts, const Part& part, int64_t rows, int64_t cols, T* __restrict to, int64_t ld) {
+        const T* from = sources + starts[part.block];
+        for (int64_t i = 0, step = part.step; i < rows; ++i, to += ld, from += step, step += part.dstep) put<ADD>(from, cols, to);
+    }
+    template <bool ADD>
+    GNEWT_INLINE void put_inputs(const T* from, const Part& part, T* __restrict h, int64_t ld) const {
+        const T* row = from;
+        for (int64_t i = 0, step = part.step; i < sizes.q; ++i, row += step, step += part.dstep)
+            for (int64_t j = 0; j <= i; ++j) h[j * ld + i] = ADD ? h[j * ld + i] + row[j] : row[j];
+    }
 };
 
 }  // namespace GNEWT_ISA

@@ -3,6 +3,7 @@
 #include "memory.hpp"
 
 #define GNEWT_INLINE inline __attribute__((always_inline))
+#define GNEWT_LAMBDA __attribute__((always_inline))
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
@@ -63,7 +64,8 @@ GNEWT_INLINE void store(T* p, Vec<T> v) {
 }
 template <class T>
 GNEWT_INLINE Vec<T> vabs(Vec<T> v) {
-    return v < 0 ? -v : v;
+    constexpr decltype(v < 0) sign = ~(decltype(v < 0){} + (decltype((v < 0)[0] + 0)(1) << (8 * sizeof(T) - 1)));
+    return (Vec<T>)((decltype(v < 0))v & sign);
 }
 template <class T>
 GNEWT_INLINE T sum(Vec<T> v) {
@@ -71,6 +73,13 @@ GNEWT_INLINE T sum(Vec<T> v) {
     for (int i = 0; i < kWidth<T>; ++i) total += v[i];
     return total;
 }
+
+// A length that the compiler knows.
+template <int64_t N>
+struct Length {
+    static constexpr int64_t value = N;
+    constexpr operator int64_t() const { return N; }
+};
 
 // Four numbers, in every instruction set: for transposing.
 template <class T>

@@ -12,7 +12,7 @@
 using namespace gnewt::engine::GNEWT_ISA;
 
 template <class T, int UPDATE>
-void compare(int64_t k, int64_t first, int64_t last, bool upper, int64_t cols, int64_t extra, Random& random) {
+void compare(int64_t k, int64_t first, int64_t last, int part, int64_t cols, int64_t extra, Random& random) {
     const int64_t ld = padded<T>(cols > last ? cols : last) + extra, rows = last;
     const auto fill = [&](std::vector<T>& m) {
         for (T& x : m) x = T(random.uniform());
@@ -20,7 +20,7 @@ void compare(int64_t k, int64_t first, int64_t last, bool upper, int64_t cols, i
     std::vector<T> a(size_t(k * ld + 64)), b(a.size()), c(size_t(rows * ld + 64)), out(c.size());
     fill(a), fill(b), fill(c);
     out = c;
-    multiply<T, UPDATE, false>(k, first, last, upper, cols, a.data(), ld, b.data(), ld, c.data(), ld, out.data(), ld);
+    multiply<T, UPDATE, false>(k, first, last, part, cols, a.data(), ld, b.data(), ld, c.data(), ld, out.data(), ld);
     const T tol = 64 * Precision<T>::eps;
     for (int64_t i = 0; i < rows; ++i)
         for (int64_t j = 0; j < cols; ++j) {
@@ -29,8 +29,25 @@ void compare(int64_t k, int64_t first, int64_t last, bool upper, int64_t cols, i
             const T before = c[size_t(i * ld + j)], got = out[size_t(i * ld + j)];
             if (i < first)
                 CHECK(got == before);
-            else if (!upper || j >= i)
+            else if (part == kWhole || (part == kUpper ? j >= i : j <= i))
                 CHECK(abs(got - (UPDATE == kSet ? sum : UPDATE == kAdd ? before + sum : before - sum)) <= tol * T(k + 1));
+        }
+}
+
+// S B, with the lower triangle of S.
+template <class T>
+void compare_symmetric(int64_t n, int64_t cols, Random& random) {
+    const int64_t lds = padded<T>(n), ld = padded<T>(cols);
+    std::vector<T> s(size_t(n * lds + 64)), b(size_t(n * ld + 64)), out(b.size());
+    for (T& x : s) x = T(random.uniform());
+    for (T& x : b) x = T(random.uniform());
+    const std::vector<T> given = s;
+    multiply_symmetric<T, false>(n, s.data(), lds, cols, b.data(), ld, out.data(), ld);
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < cols; ++j) {
+            T sum = 0;
+            for (int64_t l = 0; l < n; ++l) sum += given[size_t(l < i ? i * lds + l : l * lds + i)] * b[size_t(l * ld + j)];
+            CHECK(abs(out[size_t(i * ld + j)] - sum) <= 64 * Precision<T>::eps * T(n + 1));
         }
 }
 
@@ -40,9 +57,10 @@ void all_sizes() {
     for (int64_t n = 1; n <= 40; ++n)
         for (int64_t m = 1; m <= 40; ++m) {
             const int64_t k = random.below(41), extra = kWidth<T> * random.below(3);
-            compare<T, kSet>(k, 0, m, false, n, extra, random);
-            compare<T, kAdd>(k, random.below(m + 1), m, false, n, extra, random);
-            compare<T, kSubtract>(k, random.below(m + 1), m, true, n > m ? n : m, extra, random);
+            compare_symmetric<T>(n, m, random);
+            compare<T, kSet>(k, 0, m, kWhole, n, extra, random);
+            compare<T, kAdd>(k, random.below(m + 1), m, kWhole, n, extra, random);
+            compare<T, kSubtract>(k, random.below(m + 1), m, random.below(2) ? kUpper : kLower, n > m ? n : m, extra, random);
         }
 }
 

@@ -114,21 +114,42 @@ void test_plain_rows_agree_with_the_search() {
         Matrix a = random_symmetric(n, random, 0);
         for (int64_t i = 0; i < n; ++i) a[size_t(i * n + i)] += i % 3 ? double(n) : -double(n);
         const int64_t q = 1 + random.below(n), b = n - q;
+        const int part = random.below(2) ? kUpper : kLower;
         Work w(a, n);
+        for (int64_t i = q; part == kLower && i < n; ++i)
+            for (int64_t j = q; j < i; ++j) w.r[size_t(i * w.ld + j)] = a[size_t(i * n + j)];
         Matrix rho(size_t(w.ld + 64));
         for (int64_t i = 0; i < n; ++i) rho[size_t(i)] = random.uniform();
         const int64_t lds = padded<double>(b);
         Matrix schur(size_t(b * lds + 64));
         Tally tally;
-        CHECK((eliminate_rows<double, false>(w.r.data(), w.ld, q, n, rho.data(), 1, w.bound.data(), w.scratch.data(), w.l.data(),
-                                             w.y.data(), schur.data(), lds, tally)));
+        bool called = false;
+        CHECK((eliminate_rows<double, 0, false>({w.r.data(), w.ld, n, rho.data(), 1, w.bound.data(), w.l.data(), w.y.data()}, q, part,
+                                                    schur.data(), lds, tally, [&] { called = true; })));
+        CHECK(called);
         const Result other = careful(a, n, q);
         CHECK(other.taken == q);
         CHECK(tally.positive == other.tally.positive && tally.negative == other.tally.negative);
         CHECK(std::fabs(tally.logdet() - other.tally.logdet()) <= 1e-10 * double(n));
         for (int64_t i = 0; i < b; ++i)
-            for (int64_t j = i; j < b; ++j)
-                CHECK(std::fabs(schur[size_t(i * lds + j)] - other.schur[size_t(i * b + j)]) <= 1e-12 * double(n));
+            for (int64_t j = i; j < b; ++j) {
+                const int64_t at = part == kUpper ? i * lds + j : j * lds + i;
+                CHECK(std::fabs(schur[size_t(at)] - other.schur[size_t(i * b + j)]) <= 1e-12 * double(n));
+            }
+    }
+}
+
+// Eigenvalues one by one, and several at once: also where their product leaves the range of numbers.
+void test_tally_of_several() {
+    for (const double scale : {1.0, 1e-30, 1e60, 1e-200}) {
+        Tally one, several;
+        for (int trial = 0; trial < 20; ++trial) {
+            const double d[] = {scale, -2 * scale, 3 * scale, -0.5 * scale, 7 * scale, scale / 3, 1.5 * scale};
+            for (const double x : d) one.add(x);
+            several.add_all<double, 7>(d);
+        }
+        CHECK(one.positive == several.positive && one.negative == several.negative && one.smallest == several.smallest);
+        CHECK(std::fabs(one.logdet() - several.logdet()) <= 1e-12 * (1 + std::fabs(one.logdet())));
     }
 }
 
@@ -186,6 +207,7 @@ int main() {
     if (!check::runs_here()) return check::skip("pivots");
     test_random_fronts();
     test_plain_rows_agree_with_the_search();
+    test_tally_of_several();
     test_zero_diagonal_needs_pairs();
     test_noise_is_null();
     test_states_are_substituted();
