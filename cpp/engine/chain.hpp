@@ -16,11 +16,10 @@ inline bool bare_lower(int64_t n, const T* a, int64_t ld) {
     return false;
 }
 
-// size[j] += Σ_i weight[i] F[i, j]²: for a definite PP this bounds all that cancels in Fᵀ PP F. And rho += Fᵀv.
+// size[j] = Σ_i weight[i] F[i, j]²: for a definite PP this bounds all that cancels in Fᵀ PP F. And rho = Fᵀv.
 template <class T, int VECTORS>
-GNEWT_INLINE void add_sizes(int64_t p, const T* weight, const T* v, const T* f, int64_t ld, T* size, T* rho) {
-    Vec<T> sums[VECTORS], carried[VECTORS];
-    for (int k = 0; k < VECTORS; ++k) sums[k] = load(size + k * kWidth<T>), carried[k] = load(rho + k * kWidth<T>);
+GNEWT_INLINE void sum_sizes(int64_t p, const T* weight, const T* v, const T* f, int64_t ld, T* size, T* rho) {
+    Vec<T> sums[VECTORS] = {}, carried[VECTORS] = {};
     for (int64_t i = 0; i < p; ++i, f += ld) {
         const T d = weight[i], x = v[i];
 #pragma GCC unroll 4
@@ -42,15 +41,20 @@ public:
     template <class Sizes>
     bool eliminate(const Stage<T, Sizes>& stage, int32_t begin, int32_t end, T* __restrict factor, T* __restrict message, T* __restrict work) {
         const int64_t p = stage.sizes.p, q = stage.sizes.q, n = p + q, ld = padded<T>(n), ldp = padded<T>(p);
-        T *f = work, *w = f + p * ld, *h = w + p * ld, *r = h + q * ld, *rho = r + n * ld + kWidth<T>, *size = rho + ld, *y = size + ld;
+        constexpr bool early = Sizes::small;  // a small stage is loaded while the one before it waits for pivots
+        T *f = work, *h = f + p * ld, *next_f = early ? h + q * ld : f, *next_h = next_f + p * ld, *w = next_h + q * ld;
+        T *r = w + p * ld, *rho = r + n * ld + kWidth<T>, *size = rho + ld, *y = size + ld;
         T *pp = message, *weight = pp + p * ldp, *v = weight + ldp;
-        std::memset(work, 0, size_t(w - f) * sizeof(T));  // columns that fill up vectors are computed with, too
-        std::memset(h, 0, size_t(r - h) * sizeof(T));
+        std::memset(work, 0, size_t(w - work) * sizeof(T));  // columns that fill up vectors are computed with, too
         transpose_triangle(p, pp, ldp);
         const int32_t* fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(begin);
         const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt];
         const Shape shape = plan_.front(begin).shape;
         const Ahead<T> ahead(shape, 0, shape.num_blocks, all_starts + fronts[2]);
+        if (early) {
+            stage.load_jacobian(call_.sources, all_starts + fronts[2], f);
+            stage.load_inputs(call_.sources, all_starts + fronts[2], h);
+        }
         for (int32_t k = begin; k < end; ++k, fronts += 4, factor += q * n) {
             const int32_t *slots = all_slots + fronts[1] + p, *starts = all_starts + fronts[2];
             const int32_t* next = all_starts + fronts[k + 1 < end ? 6 : 2];
@@ -59,15 +63,7 @@ public:
             };
             ask(0);
             if (!Sizes::small) ask_to_write(factor + q * n, k + 1 < end ? q * n : 0);
-            for (int64_t j = 0; j < ld; ++j) size[j] = 0, rho[j] = 0;
             stage.add_pairs(call_.sources, starts, pp, weight);
-            stage.load_rest(call_.sources, starts, f, h, size);
-            ask(1);
-            for (int64_t i = 0; i < q; ++i) {
-                h[i * ld + i] += call_.shift;
-                size[i] += abs(call_.shift);
-                rho[i] = call_.rhs[slots[i]];
-            }
             bool definite = true, good = true;
             for (int64_t i = 0; i < p; ++i) {
                 const T d = pp[i * ldp + i];
@@ -76,9 +72,18 @@ public:
                 weight[i] = abs(d);
             }
             if (!good || (!definite && bare_lower(p, pp, ldp))) return false;
+            if (!early) stage.load_jacobian(call_.sources, starts, f);
+            ask(1);
             over_columns<T, 3>(ld, [&](int64_t j, const auto width) GNEWT_LAMBDA {
-                add_sizes<T, int(decltype(width)::value)>(p, weight, v, f + j, ld, size + j, rho + j);
+                sum_sizes<T, int(decltype(width)::value)>(p, weight, v, f + j, ld, size + j, rho + j);
             });
+            if (!early) stage.load_inputs(call_.sources, starts, h);
+            stage.add_magnitudes(call_.sources, starts, size);
+            for (int64_t i = 0; i < q; ++i) {
+                h[i * ld + i] += call_.shift;
+                size[i] += abs(call_.shift);
+                rho[i] += call_.rhs[slots[i]];
+            }
             multiply_symmetric<T, Sizes::small>(p, pp, ldp, n, f, ld, w, ld);
             ask(2);
             if (!definite)  // else the terms of FᵀW count as well
@@ -87,10 +92,17 @@ public:
             multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, n, f, ld, w, ld, h, ld, r, ld);
             ask(3);
             good = eliminate_rows<T, Sizes::known, Sizes::small>({r, ld, n, rho, 1, size, factor, y}, q, kLower, pp, ldp, tally_, [&]() GNEWT_LAMBDA {
-                T* rest = r + q * ld + q;
-                multiply<T, kSet, Sizes::small>(p, 0, p, kLower, p, f + q, ld, w + q, ld, rest, ld, rest, ld);
+                T* rest = r + q * (ld + 1);
+                if (ld == kWidth<T>)  // with the columns before q: what was just stored as one vector is loaded as one
+                    multiply<T, kSet, Sizes::small>(p, q, n, kLower, n, f, ld, w, ld, r, ld, r, ld);
+                else
+                    multiply<T, kSet, Sizes::small>(p, 0, p, kLower, p, f + q, ld, w + q, ld, rest, ld, rest, ld);
+                if (!early) return;
+                stage.load_jacobian(call_.sources, next, next_f);
+                stage.load_inputs(call_.sources, next, next_h);
             });
             if (!good) return false;
+            if (early) swap(f, next_f), swap(h, next_h);
             for (int64_t i = 0; i < q; ++i) z_[slots[i]] = y[i];
             for (int64_t i = 0; i < p; ++i) weight[i] = max(size[q + i], abs(pp[i * (ldp + 1)])), v[i] = rho[q + i];
         }

@@ -115,10 +115,13 @@ GNEWT_INLINE void use_pivots(const Rows<T>& rows, int64_t first, const Pivots<T>
         }
 #pragma GCC unroll 8
         for (int k = 0; k + 1 < M; ++k) store(out + k * n + j, u[k]);
-        if (j + w <= n)
+        if (j + w <= n) {
             store(out + (M - 1) * n + j, u[M - 1]);
-        else
-            for (int64_t i = j; i < n; ++i) out[(M - 1) * n + i] = u[M - 1][i - j];
+        } else {
+            T last[w];
+            store(last, u[M - 1]);
+            for (int64_t i = 0; i < n - j; ++i) out[(M - 1) * n + j + i] = last[i];
+        }
     }
 #pragma GCC unroll 8
     for (int k = 0; k < M; ++k) out[k * n + first + k] = pivots.d[k];

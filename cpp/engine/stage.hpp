@@ -64,15 +64,27 @@ struct Stage {
         return all && f[0] && f[1] && num_cross && num_inputs;
     }
 
-    // F and the first q rows of R; `size` gets the magnitudes on their diagonal.
-    GNEWT_INLINE void load_rest(const T* sources, const int32_t* starts, T* __restrict f, T* __restrict h, T* __restrict size) const {
+    GNEWT_INLINE void load_jacobian(const T* sources, const int32_t* starts, T* __restrict f) const {
         const int64_t p = sizes.p, q = sizes.q, ld = padded<T>(p + q);
         put_rows<false>(sources, starts, on_inputs, p, q, f, ld);
         put_rows<false>(sources, starts, on_states, p, p, f + q, ld);
-        put_inputs<false>(sources + starts[inputs[0].block], inputs[0], h, ld, size);
-        for (int32_t k = 1; k < num_inputs; ++k) put_inputs<true>(sources + starts[inputs[k].block], inputs[k], h, ld, size);
+    }
+
+    // What sources bring to the first q rows of R ...
+    GNEWT_INLINE void load_inputs(const T* sources, const int32_t* starts, T* __restrict h) const {
+        const int64_t p = sizes.p, q = sizes.q, ld = padded<T>(p + q);
+        put_inputs<false>(sources + starts[inputs[0].block], inputs[0], h, ld);
+        for (int32_t k = 1; k < num_inputs; ++k) put_inputs<true>(sources + starts[inputs[k].block], inputs[k], h, ld);
         put_rows<false>(sources, starts, cross[0], q, p, h + q, ld);
         for (int32_t k = 1; k < num_cross; ++k) put_rows<true>(sources, starts, cross[k], q, p, h + q, ld);
+    }
+
+    // ... and the magnitudes on their diagonal.
+    GNEWT_INLINE void add_magnitudes(const T* sources, const int32_t* starts, T* __restrict size) const {
+        for (int32_t k = 0; k < num_inputs; ++k) {
+            const T* row = sources + starts[inputs[k].block];
+            for (int64_t i = 0, step = inputs[k].step; i < sizes.q; ++i, row += step, step += inputs[k].dstep) size[i] += abs(row[i]);
+        }
     }
 
     // What sources add to the lower triangle of PP, and to the magnitudes on its diagonal.
@@ -82,7 +94,8 @@ struct Stage {
             const T* row = sources + starts[pairs[k].block];
             for (int64_t i = 0, step = pairs[k].step; i < p; row += step, step += pairs[k].dstep, ++i) {
                 // What lies behind a row lands above the diagonal, where nothing counts; behind the last there may be nothing.
-                put<true>(row, i + 1 < p && p > 2 ? (i + 4) / 4 * 4 : i + 1, pp + i * ldp);
+                const int64_t rounded = (i + 4) / 4 * 4;
+                put<true>(row, i + 1 < p && p > 2 && rounded <= ldp ? rounded : i + 1, pp + i * ldp);
                 weight[i] += abs(row[i]);
             }
         }
@@ -115,12 +128,10 @@ private:
         for (int64_t i = 0, step = part.step; i < rows; ++i, to += ld, from += step, step += part.dstep) put<ADD>(from, cols, to);
     }
     template <bool ADD>
-    GNEWT_INLINE void put_inputs(const T* from, const Part& part, T* __restrict h, int64_t ld, T* __restrict size) const {
+    GNEWT_INLINE void put_inputs(const T* from, const Part& part, T* __restrict h, int64_t ld) const {
         const T* row = from;
-        for (int64_t i = 0, step = part.step; i < sizes.q; ++i, row += step, step += part.dstep) {
+        for (int64_t i = 0, step = part.step; i < sizes.q; ++i, row += step, step += part.dstep)
             for (int64_t j = 0; j <= i; ++j) h[j * ld + i] = ADD ? h[j * ld + i] + row[j] : row[j];
-            size[i] = ADD ? size[i] + abs(row[i]) : abs(row[i]);
-        }
     }
 };
 
