@@ -213,10 +213,10 @@ def measure_mpc() -> Rows:
         for iterations in (1, 2):
 
             def loop(method: str = method, iterations: int = iterations) -> Any:
-                x, us = jnp.array(problem.start), jnp.asarray(problem.first_inputs(T))
+                x, plan = jnp.array(problem.start), jnp.asarray(problem.first_inputs(T))
                 for _ in range(steps):
-                    plan = control.mpc_step(given, x, us, iterations=iterations, method=method)
-                    x, us = stage(x, plan.u)[0], plan.us
+                    plan = control.mpc_step(given, x, plan, iterations=iterations, method=method)
+                    x = stage(x, plan.u)[0]
                 return x
 
             name = f"{method}, {iterations} iterations"

@@ -50,7 +50,9 @@ class _Trial(NamedTuple):
     count: Array
 
 
-class _Attempt(NamedTuple):
+class Attempt(NamedTuple):
+    """Policies, and the μ they were made with."""
+
     found: Found
     shift: Array
     factor: Array
@@ -111,7 +113,7 @@ class Rollout:
         """Eliminate until every Q_uu + μI is positive definite, then backtrack along the curve."""
         assert isinstance(problem.system, System), "products have no policies"
         sweep = sweep_of(problem.system)
-        attempt = self._eliminate(problem, sweep, models, memory)
+        attempt = self.eliminate(problem, sweep, models, memory)
         slope, curve = self._expectation(attempt)
         trial = self._backtrack(problem, sweep, models, attempt, slope, curve, memory.longest)
         rest = (trial, slope, curve, attempt.shift, attempt.factor, attempt.good)
@@ -160,26 +162,28 @@ class Rollout:
         factor = jnp.minimum(1 / self.growth, factor / self.growth)
         return jnp.where(shift * factor >= first, shift * factor, 0), factor
 
-    def _eliminate(self, problem: Problem, sweep: Sweep, models: LocalModels, memory: Memory) -> _Attempt:
+    def eliminate(self, problem: Problem, sweep: Sweep, models: LocalModels, memory: Memory) -> Attempt:
+        """Eliminate with the μ of the last step, raised until every Q_uu + μI is positive definite."""
+
         def run(shift: Array) -> Found:
             return sweep.eliminate(
                 problem.point.data, models, shift, self.duals, square_root=self.square_root
             )
 
-        def again(a: _Attempt) -> _Attempt:
+        def again(a: Attempt) -> Attempt:
             raised = self._change(models, a.shift, a.factor, up=True)
             shift = jnp.where(a.count == 0, a.shift, raised[0])
             factor = jnp.where(a.count == 0, a.factor, raised[1])
             found = run(shift)
             pivots = [jnp.all(swept.pivot > 0) & jnp.all(jnp.isfinite(swept.k)) for swept, _ in found]
-            return _Attempt(found, shift, factor, jnp.all(jnp.stack(pivots)), a.count + 1)
+            return Attempt(found, shift, factor, jnp.all(jnp.stack(pivots)), a.count + 1)
 
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(run, memory.shift))
-        first = _Attempt(empty, memory.shift, memory.factor, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+        first = Attempt(empty, memory.shift, memory.factor, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
         limit = 1e12 * _scale(models)
         return jax.lax.while_loop(lambda a: ~a.good & (a.shift < limit), again, first)
 
-    def _expectation(self, attempt: _Attempt) -> tuple[Array, Array]:
+    def _expectation(self, attempt: Attempt) -> tuple[Array, Array]:
         """(Σ q_uᵀk, Σ kᵀQ_uu k), the second with μ where μ is part of the model."""
         slope = sum((jnp.sum(swept.slope) for swept, _ in attempt.found), jnp.zeros_like(attempt.shift))
         curve = sum((jnp.sum(swept.curve) for swept, _ in attempt.found), jnp.zeros_like(attempt.shift))
@@ -192,7 +196,7 @@ class Rollout:
         problem: Problem,
         sweep: Sweep,
         models: LocalModels,
-        attempt: _Attempt,
+        attempt: Attempt,
         slope: Array,
         curve: Array,
         longest: Array,
