@@ -19,7 +19,7 @@ from gnewt import control
 
 jax.config.update("jax_enable_x64", True)
 
-DT, STEPS = 0.04, 150
+DT, STEPS = 0.04, 200
 CART, POLE, LENGTH, GRAVITY = 1.0, 0.2, 0.5, 9.81
 START, GOAL = jnp.array([0.0, 0.0, 0.0, 0.0]), jnp.array([0.0, jnp.pi, 0.0, 0.0])
 PUSHES = {70: 1.5, 100: -1.5}  # step: what the rate of the pole jumps by
@@ -73,7 +73,7 @@ def main():
     states = np.array(states)
 
     print(f"{'time':>5} {'position':>9} {'angle':>8} {'force':>8}")
-    for step in range(0, STEPS, 15):
+    for step in range(0, STEPS, 20):
         print(f"{step * DT:5.2f} {states[step, 0]:9.4f} {states[step, 1]:8.4f} {forces[step]:8.3f}")
     error = float(np.linalg.norm(states[-1] - GOAL))
     print(f"{STEPS} steps, {len(PUSHES)} pushes; at the end {error:.4f} from the goal")

@@ -160,7 +160,7 @@ class _Host:
                     before = int(state.step)
                     proposal = propose(system.operands, point, state)
                     there = dataclasses.replace(point, x=proposal.x)
-                    after = system.linearize(there) if bool(proposal.wanted) else state.models
+                    after = system.linearize(there, proposal.slots) if bool(proposal.wanted) else state.models
                     state = finish(system.operands, point, limits, state, proposal, after)
                     if int(state.step) > before:
                         history.append(_on_host(state.record))

@@ -51,10 +51,11 @@ class _Trial(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """Policies, and the μ they were made with."""
+    """Policies, and the μ and the share of the nodes' curvature that they were made with."""
 
     found: Found
     shift: Array
+    share: Array
     factor: Array
     good: Array
     count: Array
@@ -76,6 +77,7 @@ class Rollout:
     first_shift: float = 1e-6
     """The smallest μ that is not 0, of the largest local derivative."""
     growth: float = 2.0
+    fallback: bool = True
     max_halvings: int = 12
     """Of η; then μ is raised."""
     square_root: bool = False
@@ -118,7 +120,8 @@ class Rollout:
         trial = self._backtrack(problem, sweep, models, attempt, slope, curve, memory.longest)
         rest = (trial, slope, curve, attempt.shift, attempt.factor, attempt.good)
         at = trial.slots[: problem.size]
-        return Proposal(at, attempt.good & trial.passed, attempt.count, trial.count, rest)
+        wanted = attempt.good & trial.passed
+        return Proposal(at, wanted, attempt.count, trial.count, rest, trial.slots)
 
     def settle(
         self,
@@ -165,21 +168,25 @@ class Rollout:
     def eliminate(self, problem: Problem, sweep: Sweep, models: LocalModels, memory: Memory) -> Attempt:
         """Eliminate with the μ of the last step, raised until every Q_uu + μI is positive definite."""
 
-        def run(shift: Array) -> Found:
+        def run(shift: Array, share: Array) -> Found:
             return sweep.eliminate(
-                problem.point.data, models, shift, self.duals, square_root=self.square_root
+                problem.point.data, models, shift, self.duals, square_root=self.square_root, share=share
             )
 
         def again(a: Attempt) -> Attempt:
             raised = self._change(models, a.shift, a.factor, up=True)
-            shift = jnp.where(a.count == 0, a.shift, raised[0])
-            factor = jnp.where(a.count == 0, a.factor, raised[1])
-            found = run(shift)
+            patient = a.count < (2 if self.fallback and self.duals == "adjoint" else 1)
+            shift = jnp.where(patient, a.shift, raised[0])
+            factor = jnp.where(patient, a.factor, raised[1])
+            share = jnp.where(a.count == 0, 1.0, 0.0 if self.fallback else 1.0).astype(shift.dtype)
+            found = run(shift, share)
             pivots = [jnp.all(swept.pivot > 0) & jnp.all(jnp.isfinite(swept.k)) for swept, _ in found]
-            return Attempt(found, shift, factor, jnp.all(jnp.stack(pivots)), a.count + 1)
+            return Attempt(found, shift, share, factor, jnp.all(jnp.stack(pivots)), a.count + 1)
 
-        empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(run, memory.shift))
-        first = Attempt(empty, memory.shift, memory.factor, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+        one = jnp.ones_like(memory.shift)
+        empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(run, memory.shift, one))
+        no, zero = jnp.zeros((), bool), jnp.zeros((), jnp.int32)
+        first = Attempt(empty, memory.shift, one, memory.factor, no, zero)
         limit = 1e12 * _scale(models)
         return jax.lax.while_loop(lambda a: ~a.good & (a.shift < limit), again, first)
 

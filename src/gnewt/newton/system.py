@@ -64,9 +64,9 @@ class System:
     def arrays(self) -> Any:
         return on_device(self.engine.arrays) if self.bound is None else self.bound[1]
 
-    def linearize(self, point: Point) -> LocalModels:
-        """Compute values, duals and local derivatives."""
-        return self._shared(_linearized, self.curvature)(self.maps, point)
+    def linearize(self, point: Point, slots: Array | None = None) -> LocalModels:
+        """Compute values, duals and local derivatives; slots are computed unless they are given."""
+        return self._shared(_linearized, self.curvature)(self.maps, point, slots)
 
     def value(self, point: Point) -> Array:
         """Compute f alone, by evaluating the graph."""
@@ -120,8 +120,8 @@ def on_device(arrays: Any) -> Any:
         return jax.tree_util.tree_map(jnp.asarray, arrays)
 
 
-def _linearized(curvature: str, maps: Any, point: Point) -> LocalModels:
-    return linearize(point.structure, maps, point.data, point.x, curvature)
+def _linearized(curvature: str, maps: Any, point: Point, slots: Array | None) -> LocalModels:
+    return linearize(point.structure, maps, point.data, point.x, curvature, slots)
 
 
 def _value(maps: Any, point: Point) -> Array:
