@@ -10,7 +10,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from gnewt.graph import Data, Family, Structure
+from gnewt.graph import Data, Structure
+from gnewt.kkt.derivatives import local_derivatives
+from gnewt.kkt.keep import Keeper
 
 DUALS = ("adjoint", "value", "zero")
 """What the Hessians of the nodes are contracted with: λ = ∂f (Newton), ∂V of what is eliminated already (DDP), 0 (iLQR)."""
@@ -110,19 +112,21 @@ def _gather(rows: Array, index: np.ndarray) -> Array:
 
 
 def node_hessian(
-    family: Family, x: Float[Array, " k"], lam: Float[Array, " m"], data: tuple[Any, ...]
+    structure: Structure, f: int, x: Float[Array, " k"], lam: Float[Array, " m"], data: tuple[Any, ...]
 ) -> Float[Array, "k k"]:
-    """∂²(λ·ψ) at one instance, forward over reverse along the arguments in which ψ is not linear."""
-    curved = np.flatnonzero(family.hess_pattern.any(0))
-    if not len(curved):
+    """∂²(λ·ψ) at one instance of a family, by the same programs that linearise all of them."""
+    family = structure.families[f]
+    i, j = np.nonzero(np.tril(family.hess_pattern))
+    if not len(i):
         return jnp.zeros((family.k, family.k), x.dtype)
-
-    def weighed(z: Array) -> Array:
-        full = z if len(curved) == family.k else x.at[curved].set(z)
-        return jnp.vdot(lam, family.fn(full, *data).astype(lam.dtype))
-
-    second = jax.jacfwd(jax.grad(weighed))(x[curved]).astype(x.dtype)
-    return embed(second, curved, curved, family.k, family.k)
+    rows = tuple(
+        d if axis is None else jnp.asarray(d)[None] for axis, d in zip(family.data_axes, data, strict=True)
+    )
+    local = local_derivatives(structure, f, x[:, None], rows, Keeper(x[:0]))
+    entries = local.hessian(lam[:, None])[:, 0].astype(x.dtype)
+    place = np.full((family.k, family.k), -1)
+    place[i, j] = place[j, i] = np.arange(len(i))
+    return _gather(entries[None], place)[0]
 
 
 def embed(block: Array, rows: np.ndarray, cols: np.ndarray, n: int, m: int) -> Array:

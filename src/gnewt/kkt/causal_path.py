@@ -217,7 +217,7 @@ class PathWalk:
             for use, (x, rows) in zip(self._curved(step), part["uses"], strict=True):
                 for c, (args, outs) in enumerate(zip(use.args, use.outs, strict=True)):
                     columns = self._columns(data, use, rows, c)
-                    block = node_hessian(self.structure.families[use.family], x[c], take(lam, outs), columns)
+                    block = node_hessian(self.structure, use.family, x[c], take(lam, outs), columns)
                     out = out + embed(block, place[args], place[args], len(step.rest), len(step.rest))
         return out, take(gradient, step.rest) + jacobian.T @ own
 

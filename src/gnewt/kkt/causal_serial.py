@@ -187,7 +187,9 @@ class SerialWalk:
             def run(matrix: Array, p: Array, row: Array) -> Any:
                 outs = maps[f"outs{f}"][row]
                 columns = _columns(family, data[f], row)
-                block = node_hessian(family, slots[maps[f"args{f}"][row]], p[outs] + lam[outs], columns)
+                block = node_hessian(
+                    self.structure, f, slots[maps[f"args{f}"][row]], p[outs] + lam[outs], columns
+                )
                 return matrix.at[maps[f"hess{f}"][row]].add(block).at[-1].set(0), p, nothing
 
             return run
