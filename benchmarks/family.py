@@ -27,9 +27,9 @@ jax.config.update("jax_enable_x64", True)
 
 from convergence import Local, local_convergence  # noqa: E402
 
-import gnewt  # noqa: E402
 from gnewt import control  # noqa: E402
-from gnewt.newton import Objective, Rollout, sweep_of, system_of  # noqa: E402
+from gnewt.control.slots import stage_order  # noqa: E402
+from gnewt.newton import Objective, sweep_of, system_of  # noqa: E402
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 TOLERANCE = 1e-8
@@ -121,25 +121,20 @@ def acrobot(horizon: int) -> Case:
 
 
 def car(horizon: int) -> Case:
-    dt = 6.0 / horizon
+    dt = 4.0 / horizon
 
     def flow(x: Any, u: Any) -> Any:
         return jnp.array([x[3] * jnp.cos(x[2]), x[3] * jnp.sin(x[2]), x[3] * jnp.tan(u[1]) / 2, u[0]])
 
     def cost(x: Any, u: Any) -> Any:
-        return dt * (
-            0.05 * u[0] ** 2
-            + 0.5 * u[1] ** 2
-            + 0.01 * (jnp.sqrt(x[0] ** 2 + 0.01) + jnp.sqrt(x[1] ** 2 + 0.01))
-        )
+        bump = 2 * jnp.exp(-2 * ((x[0] - 2.0) ** 2 + (x[1] - 0.2) ** 2))
+        return dt * (0.1 * u[0] ** 2 + 0.5 * u[1] ** 2 + bump)
 
     def last(x: Any) -> Any:
-        return 20 * jnp.sum(x**2)
+        return 5 * jnp.sum((x - jnp.array([4.0, 1.0, 0.0, 1.0])) ** 2)
 
-    problem = control.Problem(
-        runge_kutta(flow, dt), cost, last, jnp.array([1.0, 1.0, 3 * jnp.pi / 2, 0.0]), horizon
-    )
-    return Case("car parking", problem, jnp.tile(jnp.array([0.1, 0.1]), (horizon, 1)))
+    problem = control.Problem(runge_kutta(flow, dt), cost, last, jnp.array([0.0, 0.0, 0.0, 1.0]), horizon)
+    return Case("car round an obstacle", problem, jnp.tile(jnp.array([0.0, 0.02]), (horizon, 1)))
 
 
 def drone(horizon: int) -> Case:
@@ -166,21 +161,28 @@ CASES = (pendulum, cartpole, car, drone, acrobot)
 
 
 def full_step(case: Case, method: str) -> Callable[[Any], Any]:
-    """us ↦ us after a step with η = 1 and μ = 0."""
-    objective, given = case.problem.stages.objective, case.problem.given
+    """us ↦ us after a step with η = 1 and μ = 0; with what `control.solve` has compiled."""
+    objective, given = Objective(case.problem.stages.objective), case.problem.given
     duals, back_substitution = control.METHODS[method]
-    if back_substitution == "linear":
-        newton = jax.jit(gnewt.newton_step(objective, order="causal"))
-        return lambda us: us + newton(us, given)
+    structure = objective.at((case.us, given)).structure
+    order = stage_order(case.problem, structure, case.us)
+    curvature = "exact" if duals == "adjoint" else "gauss_newton"
+    system = system_of(objective.at((case.us, given)), order, curvature)
+    sweep = sweep_of(system)
 
     @jax.jit
+    def follow(arrays: Any, data: Any, models: Any) -> Any:
+        mine = sweep.bind(arrays)
+        policies = mine.eliminate(data, models, 0.0, duals, definite=False)
+        return mine.roll_out(data, models, policies, 1.0)[: structure.num_inputs]
+
     def step(us: Any) -> Any:
-        point = Objective(objective).at((us, given))
-        system = system_of(point, "causal", Rollout(duals).curvature)
-        models, sweep = system.linearize(point), sweep_of(system)
-        policies = sweep.eliminate(point.data, models, 0.0, duals, definite=False)
-        slots = sweep.roll_out(point.data, models, policies, 1.0)
-        return point.structure.unravel(slots[: point.structure.num_inputs])
+        point = objective.at((jnp.asarray(us), given))
+        models = system.linearize(point)
+        if back_substitution == "linear":
+            gradient = models.duals[: structure.num_inputs]
+            return structure.unravel(point.x + system.factor_solve(models, 0.0, -gradient)[0])
+        return structure.unravel(follow(sweep.arrays, point.data, models))
 
     return step
 

@@ -109,10 +109,10 @@ def _program(problem: Problem, us: PyTree, iterations: int, method: str) -> Call
         plan = system.structure.unravel(last.x)
         sweep = sweep_of(system)
         memory = last.memory if policies is search else policies.begin(task, last.x, last.models)
-        found = policies.eliminate(task, sweep, last.models, memory)
+        found, safe = policies.policies(task, sweep, last.models, memory)
         places = find_places(sweep.walk.input_steps, control_slots(problem, point.structure), states)
-        gains = places.read("gains", [swept.gain for swept, _ in found.found])
-        gains = jnp.where(found.good, gains, 0.0)
+        gains = places.read("gains", [swept.gain for swept, _ in found])
+        gains = jnp.where(safe, gains, 0.0)
         carries = here.carries(plan)
         flat = jax.vmap(lambda c: ravel_pytree(c)[0])(carries)
         return MPCStep(

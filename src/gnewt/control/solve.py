@@ -33,7 +33,7 @@ METHODS = {
 def solve(
     problem: Problem,
     us: PyTree,
-    method: str = "newton",
+    method: str = "nonlinear-newton",
     *,
     tol: float = 1e-8,
     max_steps: int = 200,
@@ -49,8 +49,8 @@ def solve(
 
     Args:
         us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it.
-        method: `"newton"` (stagewise Newton: adjoint duals, linear back-substitution), `"nonlinear-newton"` (the same with
-            nonlinear back-substitution), `"ddp"` (duals of the value function) or `"ilqr"` (no duals).
+        method: `"nonlinear-newton"` (adjoint duals, nonlinear back-substitution), `"newton"` (stagewise Newton: the same with linear
+            back-substitution), `"ddp"` (duals of the value function) or `"ilqr"` (no duals).
         tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start).
         max_steps: limit on the number of steps.
         search: how steps are kept safe; `gnewt.newton.TrustRegion()` for `newton`, `gnewt.newton.Rollout` for the others.
