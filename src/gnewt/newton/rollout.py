@@ -148,11 +148,10 @@ class Rollout:
             at, done.good & done.trial.passed, done.count, done.evaluations, rest, done.trial.slots
         )
 
-    def policies(
-        self, problem: Problem, sweep: Sweep, models: LocalModels, memory: Memory
-    ) -> tuple[Found, Array]:
-        """Policies with the least μ, from the last step's on, for which they are safe; and whether there are any."""
-        state = (memory.shift, memory.factor, jnp.zeros((), jnp.int32))
+    def policies(self, problem: Problem, sweep: Sweep, models: LocalModels) -> tuple[Found, Array]:
+        """Policies with the least μ for which they are safe, 0 if possible; and whether there are any."""
+        zero = jnp.zeros_like(models.value)
+        state = (zero, zero + 1, jnp.zeros((), jnp.int32))
 
         def again(carry: Any) -> Any:
             (shift, factor, count), _ = carry
