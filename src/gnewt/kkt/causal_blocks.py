@@ -122,7 +122,7 @@ def node_hessian(
     rows = tuple(
         d if axis is None else jnp.asarray(d)[None] for axis, d in zip(family.data_axes, data, strict=True)
     )
-    local = local_derivatives(structure, f, x[:, None], rows, Keeper(x[:0]))
+    local = local_derivatives(structure, f, x[:, None], rows, Keeper(x))
     entries = local.hessian(lam[:, None])[:, 0].astype(x.dtype)
     place = np.full((family.k, family.k), -1)
     place[i, j] = place[j, i] = np.arange(len(i))
