@@ -20,8 +20,8 @@ PER_DECADE, POINTS = 4, 9
 """Distances tried per decade, and how many of the closest are fitted: two decades."""
 FARTHEST, CLOSEST = 1e-1, 1e-11
 """Distances tried, of the size of x*."""
-RUN = 60
-"""Steps, at most, in which a run settles to its rate."""
+BEGIN, RUN = 1e-5, 100
+"""Where a run begins that shows the rate, of the size of x*, and how many steps it has."""
 
 
 class Local(NamedTuple):
@@ -84,16 +84,17 @@ def _slope(step: Step, best: np.ndarray, direction: np.ndarray, floor: float) ->
 
 
 def _rate(step: Step, best: np.ndarray, direction: np.ndarray, floor: float) -> float:
-    """Mean factor over the later half of a run that stays well above rounding."""
-    x = best + 1e-3 * _size(best) * direction
+    """Mean factor over the later half of a run that stays close to x*, and well above rounding."""
+    size = _size(best)
+    x = best + BEGIN * size * direction
     distances = [float(np.linalg.norm(x - best))]
-    while len(distances) <= RUN and distances[-1] > ABOVE * floor:
+    for _ in range(RUN):
         x = np.asarray(step(x), np.float64)
-        distances.append(float(np.linalg.norm(x - best)))
-        if not np.isfinite(distances[-1]):
-            return float("nan")
-    used = distances if distances[-1] > ABOVE * floor else distances[:-1]
-    if len(used) < 3:
-        return used[-1] / used[0] if len(used) == 2 else float("nan")
-    middle = len(used) // 2
-    return float((used[-1] / used[middle]) ** (1 / (len(used) - 1 - middle)))
+        distance = float(np.linalg.norm(x - best))
+        if not ABOVE * floor < distance < FARTHEST * size:
+            break
+        distances.append(distance)
+    if len(distances) < 3:
+        return float("nan")
+    middle = (len(distances) - 1) // 2
+    return float((distances[-1] / distances[middle]) ** (1 / (len(distances) - 1 - middle)))

@@ -127,7 +127,7 @@ def car(horizon: int) -> Case:
         return jnp.array([x[3] * jnp.cos(x[2]), x[3] * jnp.sin(x[2]), x[3] * jnp.tan(u[1]) / 2, u[0]])
 
     def cost(x: Any, u: Any) -> Any:
-        bump = 2 * jnp.exp(-2 * ((x[0] - 2.0) ** 2 + (x[1] - 0.2) ** 2))
+        bump = jnp.exp(-2 * ((x[0] - 2.0) ** 2 + x[1] ** 2))
         return dt * (0.1 * u[0] ** 2 + 0.5 * u[1] ** 2 + bump)
 
     def last(x: Any) -> Any:

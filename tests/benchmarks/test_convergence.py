@@ -45,6 +45,14 @@ def test_the_rate_of_a_linear_iteration_is_its_spectral_radius():
     assert abs(found.rate - 0.9) < 0.01
 
 
+def test_a_linear_iteration_that_diverges_has_a_rate_above_one():
+    best = np.array([1.0, -2.0, 0.5])
+    matrix = np.array([[1.6, 0.2, 0.0], [0.0, 0.3, 0.1], [0.0, 0.0, -0.2]])
+    found = convergence.local_convergence(lambda x: best + matrix @ (x - best) + (x - best) ** 2, best)
+    assert abs(found.order - 1) < 0.01
+    assert abs(found.rate - 1.6) < 0.02
+
+
 def test_newtons_method_is_quadratic_and_gradient_descent_is_linear():
     best = np.log(np.array([1.5, 2.0, 0.7]))
 
