@@ -28,14 +28,14 @@ def control_slots(problem: Problem, structure: Structure) -> np.ndarray:
     return np.concatenate([leaf.reshape(problem.horizon, -1) for leaf in jax.tree.leaves(us)], axis=1)
 
 
-def stage_order(problem: Problem, structure: Structure, decision: Any) -> list[int]:
+def stage_order(problem: Problem, structure: Structure, decision: Any) -> np.ndarray:
     """Slots from the last stage to the first; in a stage first what is computed in it, then its controls.
 
     Every control then listens to the state at its stage (with its memory), whatever the stage looks like inside, and to
     what all stages share.
     """
 
-    def make() -> list[int]:
+    def make() -> np.ndarray:
         controls, states = control_slots(problem, structure), state_slots(problem, structure, decision)
         known = np.full(structure.num_slots, -1)  # the first stage at which a slot is known
         known[controls] = np.arange(problem.horizon)[:, None]
@@ -55,7 +55,7 @@ def stage_order(problem: Problem, structure: Structure, decision: Any) -> list[i
             made[out] = known[out]
         inputs = np.arange(structure.num_slots) < structure.num_inputs
         stage = np.where(inputs, known, made)
-        return np.lexsort((-np.arange(structure.num_slots), inputs, -stage)).tolist()
+        return np.lexsort((-np.arange(structure.num_slots), inputs, -stage))
 
     return structure.memo(("stage order", problem.stages), make)
 

@@ -157,7 +157,7 @@ def system_of(point: Point, order: Any = "auto", curvature: str = "exact", engin
     name, why = choose_engine(engine, platform)
     if isinstance(order, str) and order == "auto" and name == "xla" and platform != "cpu":
         order = "parallel"  # a GPU wants few levels of many fronts
-    key = order if isinstance(order, str) else tuple(tuple(np.ravel(group).tolist()) for group in order)
+    key = _order_key(order)
     plan = structure.memo(("plan", key), lambda: make_plan(structure, order))
     refuse_memory(plan)
 
@@ -166,6 +166,15 @@ def system_of(point: Point, order: Any = "auto", curvature: str = "exact", engin
         return System(structure, plan, curvature, prepared, why, order)
 
     return structure.memo(("system", key, curvature, name), make)
+
+
+def _order_key(order: Any) -> Any:
+    """What two equal orders agree in. For an array of slots it takes no time, however long it is."""
+    if isinstance(order, str):
+        return order
+    if isinstance(order, np.ndarray) and order.ndim == 1:
+        return order.dtype.str, order.tobytes()
+    return tuple(tuple(np.ravel(group).tolist()) for group in order)
 
 
 def num_sources(structure: Structure) -> int:
