@@ -95,29 +95,30 @@ def cartpole(horizon: int) -> Case:
     return Case("cartpole swing-up", problem, 0.1 * jnp.ones((horizon, 1)))
 
 
-def acrobot(horizon: int) -> Case:
-    dt = 4.0 / horizon
-    goal = jnp.array([jnp.pi, 0.0, 0.0, 0.0])
+def arm(horizon: int) -> Case:
+    dt = 2.0 / horizon
+    goal = jnp.array([2.5, -0.5, 0.0, 0.0])
 
     def flow(x: Any, u: Any) -> Any:
-        # Two links of mass and length 1, inertia 1/3 about their ends, torque at the elbow.
+        # Two hanging links of mass and length 1, inertia 1/3 about their ends, a motor at each joint.
         c2, s2 = jnp.cos(x[1]), jnp.sin(x[1])
         m11, m12, m22 = 5 / 3 + c2, 1 / 3 + 0.5 * c2, 1 / 3
         h1 = -0.5 * s2 * (2 * x[2] * x[3] + x[3] ** 2)
         g2 = 0.5 * 9.81 * jnp.sin(x[0] + x[1])
         g1 = 1.5 * 9.81 * jnp.sin(x[0]) + g2
-        r1, r2 = -h1 - g1 - 0.1 * x[2], u[0] - 0.5 * s2 * x[2] ** 2 - g2 - 0.1 * x[3]
+        r1 = u[0] - h1 - g1 - 0.1 * x[2]
+        r2 = u[1] - 0.5 * s2 * x[2] ** 2 - g2 - 0.1 * x[3]
         det = m11 * m22 - m12**2
         return jnp.array([x[2], x[3], (m22 * r1 - m12 * r2) / det, (m11 * r2 - m12 * r1) / det])
 
     def cost(x: Any, u: Any) -> Any:
-        return dt * (0.01 * u[0] ** 2 + 0.01 * jnp.sum(x[2:] ** 2))
+        return dt * (0.01 * jnp.sum(u**2) + 0.1 * jnp.sum(x[2:] ** 2))
 
     def last(x: Any) -> Any:
-        return 50 * jnp.sum((x - goal) ** 2)
+        return 20 * jnp.sum((x - goal) ** 2)
 
     problem = control.Problem(runge_kutta(flow, dt), cost, last, jnp.zeros(4), horizon)
-    return Case("acrobot swing-up", problem, 0.5 * jnp.sin(jnp.arange(horizon) * dt * 3)[:, None])
+    return Case("arm of two links lifted", problem, jnp.zeros((horizon, 2)))
 
 
 def car(horizon: int) -> Case:
@@ -157,7 +158,7 @@ def drone(horizon: int) -> Case:
     return Case("planar quadrotor, obstacle", problem, jnp.zeros((horizon, 2)))
 
 
-CASES = (pendulum, cartpole, car, drone, acrobot)
+CASES = (pendulum, cartpole, car, drone, arm)
 
 
 def full_step(case: Case, method: str) -> Callable[[Any], Any]:

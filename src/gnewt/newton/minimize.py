@@ -54,7 +54,7 @@ def minimize(
     has_aux: bool = False,
     tol: float = 1e-8,
     max_steps: int = 200,
-    order: str | Sequence[Any] = "auto",
+    order: str | Sequence[Any] | np.ndarray = "auto",
     curvature: str = "exact",
     engine: str = "auto",
     duals: str = "adjoint",
