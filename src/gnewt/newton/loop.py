@@ -110,6 +110,10 @@ class Problem:
     def gradient(self, models: LocalModels) -> Array:
         return models.duals[: self.size]
 
+    def noise(self, models: LocalModels) -> Array:
+        """Rounding of f: a decrease below it cannot be seen."""
+        return 16 * self.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(models.slots.dtype).tiny)
+
     def product(self, x: Array, v: Array) -> Array:
         return self.system.product(dataclasses.replace(self.point, x=x), v)
 

@@ -123,7 +123,7 @@ class Rollout:
         """
         assert isinstance(problem.system, System), "products have no policies"
         sweep = sweep_of(problem.system)
-        noise = _noise(problem, models)
+        noise = problem.noise(models)
 
         def attempt(a: _Attempt) -> _Attempt:
             shift, factor, share = self._schedule(models, a.count, a.shift, a.factor)
@@ -180,7 +180,7 @@ class Rollout:
         trial, slope, curve, shift, factor, good = proposal.rest
         gradient = problem.gradient(models)
         expected = -(trial.length * slope + 0.5 * trial.length**2 * curve)
-        close = expected <= _noise(problem, models)
+        close = expected <= problem.noise(models)
         finite = all_finite(after)
         shrinks = largest(problem.gradient(after)) < largest(gradient)
         taken = proposal.wanted & finite & (~close | shrinks)
@@ -246,7 +246,7 @@ class Rollout:
         longest: Array,
         most: Array,
     ) -> _Trial:
-        noise = _noise(problem, models)
+        noise = problem.noise(models)
 
         def try_length(trial: _Trial) -> _Trial:
             length = trial.length / 2
@@ -304,8 +304,3 @@ def choose_search(search: Search | None, duals: str, back_substitution: str) -> 
 
 def _scale(models: LocalModels) -> Any:
     return jnp.maximum(largest(models.sources), jnp.finfo(models.slots.dtype).tiny)
-
-
-def _noise(problem: Problem, models: LocalModels) -> Array:
-    """Rounding of f: a decrease below it cannot be seen."""
-    return 16 * problem.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(models.slots.dtype).tiny)
