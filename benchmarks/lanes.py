@@ -1,5 +1,7 @@
 """Run many jobs in worker processes, each pinned to a core of its own and replaced when a job takes too long.
 
+Time is processor time, so that a busy machine costs nobody a job.
+
 Importing this module, before NumPy and JAX, holds the libraries of this process and of the workers to one thread.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +20,7 @@ for library in ("OMP", "MKL", "OPENBLAS"):
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
-_JOBS_PER_PROCESS = 25
+_JOBS_PER_PROCESS = 50
 """Compiled programs pile up in a process."""
 
 Job = tuple[str, str, float]
@@ -25,13 +28,13 @@ Work = Callable[[str, str, float], dict[str, Any]]
 
 
 def run_lanes(
-    work: Work, jobs: Sequence[Job], workers: int, wall: float, record: Callable[[dict[str, Any]], None]
+    work: Work, jobs: Sequence[Job], workers: int, most: float, record: Callable[[dict[str, Any]], None]
 ) -> None:
     """Do all jobs (solver, problem, limit); `record` gets a row for each, one at a time.
 
     Args:
         work: a function of a module, so that a new process can import it.
-        wall: seconds after which a job is killed.
+        most: seconds of processor time after which a job is ended, whatever it is doing.
     """
     waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
     for job in jobs:
@@ -47,7 +50,7 @@ def run_lanes(
                     job = waiting.get_nowait()
                 except queue.Empty:
                     return
-                row = runner.run(job, wall)
+                row = runner.run(job, most)
                 with lock:
                     record(row)
         finally:
@@ -70,7 +73,7 @@ class _Runner:
         self._used = 0
         self._solver = ""
 
-    def run(self, job: Job, wall: float) -> dict[str, Any]:
+    def run(self, job: Job, most: float) -> dict[str, Any]:
         """Do one job; a process serves one solver only, since the precision is a setting of the process."""
         if self._process is None or self._used >= _JOBS_PER_PROCESS or self._solver != job[0]:
             self.stop()
@@ -83,12 +86,12 @@ class _Runner:
             self._used, self._solver = 0, job[0]
         self._used += 1
         try:
-            self._channel.send(job)
-            if self._channel.poll(wall):
-                return self._channel.recv()
-            why = f"time limit: killed after {wall:.0f} s"
+            self._channel.send((job, most))
+            return self._channel.recv()
         except (EOFError, OSError):
-            why = "the process died (memory?)"
+            self._process.join()
+            ended = self._process.exitcode == -signal.SIGPROF
+            why = f"time limit: ended after {most:.0f} s" if ended else "the process died (memory?)"
         self.stop()
         return {"solver": job[0], "problem": job[1], "solved": False, "why": why}
 
@@ -104,7 +107,8 @@ def _serve(work: Work, channel: Any, core: int | None) -> None:
     if core is not None:
         os.sched_setaffinity(0, {core})
     while True:
-        solver, name, limit = channel.recv()
+        (solver, name, limit), most = channel.recv()
+        signal.setitimer(signal.ITIMER_PROF, most)  # its signal ends the process
         try:
             channel.send(work(solver, name, limit))
         except Exception as error:  # whatever goes wrong belongs into the table

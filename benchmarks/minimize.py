@@ -137,7 +137,7 @@ def _run(
             rows.sort(key=lambda r: (r["solver"], r["problem"]))
             path.write_text(json.dumps(rows, indent=0))
 
-    lanes.run_lanes(solve, jobs, options.workers, 2 * options.limit + 60, record)
+    lanes.run_lanes(solve, jobs, options.workers, 2 * options.limit + 120, record)
     return rows
 
 

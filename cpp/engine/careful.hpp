@@ -1,7 +1,7 @@
 // A = Uᵀ D⁻¹ U with 1×1 and 2×2 pivots that are searched and tested; what finds no stable pivot stays. The counterpart of
 // kkt/pivots.py, by panels: rows are brought up to date when they are looked at, the rest of the matrix once per panel.
 #pragma once
-#include "gemm.hpp"
+#include "ldl.hpp"
 #include "noise.hpp"
 #include "pivots.hpp"
 
@@ -11,7 +11,7 @@ namespace GNEWT_ISA {
 template <class T, class Assembled>
 class Careful {
 public:
-    // `assembled(i, j)`: the sum of magnitudes that sources added into an entry, in the order in which rows came.
+    // `assembled(i, j)`: the sum of magnitudes that sources added into an entry, in the order in which rows came; at_most(i, j): no less.
     Careful(const CarefulFront<T>& front, Assembled assembled, Tally& tally)
         : f_(front), assembled_(assembled), tally_(tally), w_(front.scratch), v_(w_ + front.ld), unit_(v_ + front.ld), x_(unit_ + front.ld),
           end_(padded<T>(front.n + front.columns)), first_(0), top_(0) {
@@ -50,6 +50,9 @@ public:
         mark_null();
         return top_;
     }
+
+    // Whether a pivot was taken of a row that lost all of its entries: little is left of what was summed into its diagonal.
+    bool lost() const { return lost_; }
 
 private:
     // Take pivots until there is none; false where a number is not finite. A row that fails is looked at again after the
@@ -124,7 +127,7 @@ private:
             if (f_.bound[c] > 0) continue;
             for (int64_t i = top_; i < f_.n; ++i) {
                 T& entry = i < c ? f_.r[i * f_.ld + c] : f_.r[c * f_.ld + i];
-                if (entry != 0 && abs(entry) <= rounding(assembled_(f_.origin[i], f_.origin[c]))) entry = 0;
+                if (entry != 0 && rounded(entry, i, c, 0)) entry = 0;
             }
         }
     }
@@ -156,6 +159,12 @@ private:
 
     T noise(int64_t i, int64_t j) const {
         return rounding(std::sqrt(f_.bound[i]) * std::sqrt(f_.bound[j]));
+    }
+
+    // Whether entry (i, c) may be what rounding left of sources that cancelled, besides `noise`.
+    bool rounded(T entry, int64_t i, int64_t c, T noise) {
+        const int64_t x = f_.origin[i], y = f_.origin[c];
+        return !(abs(entry) > noise + rounding(assembled_.at_most(x, y))) && abs(entry) <= noise + rounding(assembled_(x, y));
     }
 
     T uncertainty(int64_t c) const { return f_.uncertainty(c, top_, x_); }
@@ -223,7 +232,7 @@ private:
         for (int64_t i = top_; i < f_.candidates; ++i) {
             const T size = abs(w_[i]) * unit_[i];
             if (i == c || !(size > best)) continue;
-            if (abs(w_[i]) <= noise(i, c) + rounding(assembled_(f_.origin[i], f_.origin[c]))) continue;
+            if (rounded(w_[i], i, c, noise(i, c))) continue;
             best = size;
             partner = i;
         }
@@ -277,6 +286,7 @@ private:
         const int64_t k = top_, n = f_.n;
         const T d = u[k], inverse = 1 / d, size = abs(d);
         uncertain_ = uncertain_ || cancelled(size, f_.bound[k]);
+        if (size < T(kDoubtful) * f_.bound[k]) lost_ = lost_ || largest(u, k, n) * unit_[k] < T(kDoubtful);
         tally_.add(double(d));
         T* __restrict bound = f_.bound;
         for (int64_t j = k + 1; j < n; ++j) {
@@ -301,6 +311,7 @@ private:
         std::memcpy(u + f_.ld + k, v_ + k, size_t(n + f_.columns - k) * sizeof(T));
         const T x = a / b, y = d / b, t = 1 / ((x * y - 1) * b);
         uncertain_ = uncertain_ || cancelled(abs(a), f_.bound[k]) || cancelled(abs(d), f_.bound[k + 1]);
+        if (uncertain_) lost_ = lost_ || largest(w_, k, n) * unit_[k] < T(kDoubtful) || largest(v_, k, n) * unit_[k + 1] < T(kDoubtful);
         const T *__restrict w = w_, *__restrict v = v_;
         T *__restrict out = l, *__restrict next = m, *__restrict bound = f_.bound;
         for (int64_t j = k + 2; j < n; ++j) {
@@ -331,8 +342,7 @@ private:
             fetch(c, w_);
             bool any = false;
             for (int64_t i = top_; i < f_.n && !any; ++i)
-                any = abs(w_[i]) > noise(i, c) + rounding(assembled_(f_.origin[i], f_.origin[c])) &&
-                      abs(w_[i]) > Precision<T>::tiny;
+                any = abs(w_[i]) > Precision<T>::tiny && !rounded(w_[i], i, c, noise(i, c));
             f_.null[c] = !any;
         }
     }
@@ -343,7 +353,7 @@ private:
     T *w_, *v_, *unit_, *x_;
     const int64_t end_;
     int64_t first_, top_;
-    bool strict_ = true, broken_ = false, uncertain_ = false;
+    bool strict_ = true, broken_ = false, uncertain_ = false, lost_ = false;
 };
 
 }  // namespace GNEWT_ISA

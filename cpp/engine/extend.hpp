@@ -1,23 +1,14 @@
-// Messages of the children: Schur complements that wait on a stack, and are added to parts of their parent.
+// How the careful elimination adds messages, with delayed unknowns, to parts of their parent.
 #pragma once
-#include "plan_view.hpp"
-#include "vec.hpp"
+#include "messages.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// A message is [m, ld] upper with the right-hand sides in its last columns, then the m bounds of its diagonal. Its first
-// `delayed` rows are unknowns that the child could not eliminate, the others the separator of the plan.
-struct Waiting {
-    int64_t at, end;  // in the stack of numbers
-    int64_t ids_at;   // where the names of the delayed begin
-    int32_t front, delayed;
-};
-
 template <class T>
 struct Children {
     const PlanView& plan;
-    const Waiting* first;
+    const Message* first;
     int32_t count;
     const T* stack;
     int64_t columns, late;
@@ -28,8 +19,8 @@ struct Children {
         int64_t at = 0;
         for (int32_t k = 0; k < count; ++k) {
             const Shape child = plan.front(first[k].front).shape;
-            const int64_t d = first[k].delayed, m = d + child.b, ldb = padded<T>(m + columns);
-            const T* schur = stack + first[k].at;
+            const int64_t d = first[k].delayed, m = d + child.b, ldb = padded<T>(m);
+            const T *schur = stack + first[k].at, *sizes = schur + m * ldb, *carried = sizes + ldb;
             for (int32_t x = 0; x < child.num_runs; ++x) {
                 const int32_t* rows = child.runs + 3 * x;
                 const int64_t row = d + rows[0];
@@ -39,13 +30,13 @@ struct Children {
                     const int64_t low = flipped ? cols[1] : rows[1], high = flipped ? rows[1] : cols[1];
                     if (low >= p) continue;
                     T* to = high < p ? pp + low * ldp + high : c + low * ld + late + high - p;
-                    add(schur + row * ldb + d + cols[0], ldb, rows[2], cols[2], x == y, flipped, to, high < p ? ldp : ld);
+                    add_rectangle(schur + row * ldb + d + cols[0], ldb, rows[2], cols[2], x == y, flipped, to, high < p ? ldp : ld);
                 }
                 if (rows[1] >= p) continue;
                 for (int32_t i = 0; i < rows[2]; ++i) {
-                    for (int64_t j = 0; j < columns; ++j) pp[(rows[1] + i) * ldp + p + j] += schur[(row + i) * ldb + m + j];
+                    for (int64_t j = 0; j < columns; ++j) pp[(rows[1] + i) * ldp + p + j] += carried[(row + i) * columns + j];
                     for (int64_t j = 0; j < d; ++j) c[(rows[1] + i) * ld + at + j] += schur[j * ldb + row + i];
-                    bound[rows[1] + i] += schur[m * ldb + row + i];
+                    bound[rows[1] + i] += sizes[row + i];
                 }
             }
             at += d;
@@ -57,14 +48,14 @@ struct Children {
         int64_t at = 0;
         for (int32_t k = 0; k < count; ++k) {
             const Shape child = plan.front(first[k].front).shape;
-            const int64_t d = first[k].delayed, m = d + child.b, ldb = padded<T>(m + columns);
-            const T* schur = stack + first[k].at;
+            const int64_t d = first[k].delayed, m = d + child.b, ldb = padded<T>(m);
+            const T *schur = stack + first[k].at, *sizes = schur + m * ldb, *carried = sizes + ldb;
             for (int64_t i = 0; i < d; ++i) {
                 T* to = r + (at + i) * ld;
                 const T* from = schur + i * ldb;
                 for (int64_t j = i; j < d; ++j) to[at + j] += from[j];
-                for (int64_t j = 0; j < columns; ++j) to[n + j] += from[m + j];
-                bound[at + i] += schur[m * ldb + i];
+                for (int64_t j = 0; j < columns; ++j) to[n + j] += carried[i * columns + j];
+                bound[at + i] += sizes[i];
             }
             for (int32_t x = 0; x < child.num_runs; ++x) {
                 const int32_t* rows = child.runs + 3 * x;
@@ -78,25 +69,14 @@ struct Children {
                     const bool flipped = cols[1] < rows[1];
                     const int64_t other = late + cols[1] - p;
                     T* to = flipped ? r + other * ld + home : r + home * ld + other;
-                    add(schur + row * ldb + d + cols[0], ldb, rows[2], cols[2], x == y, flipped, to, ld);
+                    add_rectangle(schur + row * ldb + d + cols[0], ldb, rows[2], cols[2], x == y, flipped, to, ld);
                 }
                 for (int32_t i = 0; i < rows[2]; ++i) {
-                    for (int64_t j = 0; j < columns; ++j) r[(home + i) * ld + n + j] += schur[(row + i) * ldb + m + j];
-                    bound[home + i] += schur[m * ldb + row + i];
+                    for (int64_t j = 0; j < columns; ++j) r[(home + i) * ld + n + j] += carried[(row + i) * columns + j];
+                    bound[home + i] += sizes[row + i];
                 }
             }
             at += d;
-        }
-    }
-
-private:
-    // Add a rectangle, its upper triangle, or its transpose.
-    static void add(const T* from, int64_t ldb, int32_t rows, int32_t cols, bool triangle, bool flipped, T* to, int64_t ld) {
-        for (int32_t i = 0; i < rows; ++i, from += ldb) {
-            if (flipped)
-                for (int32_t j = 0; j < cols; ++j) to[j * ld + i] += from[j];
-            else
-                for (int32_t j = triangle ? i : 0; j < cols; ++j) to[i * ld + j] += from[j];
         }
     }
 };

@@ -52,6 +52,7 @@ public:
     void lend(T* data, int64_t size) {
         data_ = data;
         capacity_ = size;
+        moved_ = false;
     }
     // Make room for `size` elements, of which `used` are to be kept.
     bool reserve(int64_t size, int64_t used) {

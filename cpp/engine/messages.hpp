@@ -1,4 +1,4 @@
-// Messages of the quick elimination: Schur complements that wait on a stack, and are added to parts of their parent.
+// Messages: Schur complements that wait on a stack; and how the quick elimination adds them to parts of their parent.
 #pragma once
 #include "plan_view.hpp"
 #include "vec.hpp"
@@ -6,21 +6,27 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// A message is the upper triangle of [b, ld], what was summed into its diagonal [ld], and the right-hand sides [b, columns].
+// A message is the upper triangle of [m, ld], what was summed into its diagonal [ld], and the right-hand sides [m, columns]. Its first
+// `delayed` rows are unknowns that the child could not eliminate, the others the separator of the plan.
 struct Message {
     int64_t at, end;  // in the stack of numbers
-    int32_t front;
+    int32_t front, delayed = 0;
 };
 
-// Add a rectangle, its upper triangle, or its transpose.
+template <class T>
+inline int64_t message_size(int64_t m, int64_t columns) {
+    return (m + 1) * padded<T>(m) + padded<T>(m * columns);
+}
+
+// Add a rectangle, its upper triangle, or its transpose (by strips, so that what is written stays in the cache).
 template <class T>
 inline void add_rectangle(const T* from, int64_t ldb, int32_t rows, int32_t cols, bool triangle, bool flipped, T* to, int64_t ld) {
-    for (int32_t i = 0; i < rows; ++i, from += ldb) {
-        if (flipped)
-            for (int32_t j = 0; j < cols; ++j) to[j * ld + i] += from[j];
-        else
-            for (int32_t j = triangle ? i : 0; j < cols; ++j) to[i * ld + j] += from[j];
-    }
+    constexpr int32_t strip = 8;
+    for (int32_t first = 0; flipped && first < cols; first += strip)
+        for (int32_t i = 0; i < rows; ++i)
+            for (int32_t j = first; j < min(first + strip, cols); ++j) to[j * ld + i] += from[i * ldb + j];
+    for (int32_t i = 0; !flipped && i < rows; ++i, from += ldb)
+        for (int32_t j = triangle ? i : 0; j < cols; ++j) to[i * ld + j] += from[j];
 }
 
 template <class T>

@@ -1,6 +1,6 @@
 // What is noise in a front that is eliminated carefully.
 #pragma once
-#include "vec.hpp"
+#include "blocks.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
@@ -8,6 +8,21 @@ namespace GNEWT_ISA {
 template <class T>
 inline T rounding(T size) {
     return T(kNoise) * Precision<T>::eps * size;
+}
+
+// x · y of long vectors: four sums at a time, since one would wait for itself.
+template <class T>
+inline T long_dot(const T* x, const T* y, int64_t n) {
+    constexpr int64_t w = kWidth<T>;
+    Vec<T> a{}, b{}, c{}, d{};
+    int64_t i = 0;
+    for (; i + 4 * w <= n; i += 4 * w) {
+        a += load(x + i) * load(y + i);
+        b += load(x + i + w) * load(y + i + w);
+        c += load(x + i + 2 * w) * load(y + i + 2 * w);
+        d += load(x + i + 3 * w) * load(y + i + 3 * w);
+    }
+    return sum<T>((a + b) + (c + d)) + dot(x + i, y + i, n - i);
 }
 
 // A front whose first `candidates` rows are to be eliminated, where that is stable.
@@ -42,7 +57,7 @@ struct CarefulFront {
         T sum = bound[c] - given[origin[c]] + local[origin[c]];
         for (int64_t k = top - 1; k >= 0; --k) {
             const T* row = l + k * n;
-            x[k] = row[c] - dot(row + k + 1, x + k + 1, top - k - 1);
+            x[k] = row[c] - long_dot(row + k + 1, x + k + 1, top - k - 1);
             sum += x[k] * x[k] * local[origin[k]];
         }
         for (int64_t i = 0; i < pairs; ++i) {
@@ -53,6 +68,49 @@ struct CarefulFront {
         }
         return sum;
     }
+};
+
+// The magnitudes that sources added into the entries of a front, whose first `late` rows have no sources.
+template <class T>
+class Assembled {
+public:
+    Assembled(const Front& front, const T* sources, int64_t late, T* rows) : front_(front), sources_(sources), late_(late), rows_(rows) {}
+
+    T operator()(int64_t i, int64_t j) const {
+        if (i < late_ || j < late_) return 0;
+        T sum = 0;
+        for_blocks([&](const Block& block, const T* from) { sum += magnitude_at(block, from, min(i, j) - late_, max(i, j) - late_); });
+        return sum;
+    }
+
+    // No less than that, without looking through all blocks: the smaller one of two sums over whole rows.
+    T at_most(int64_t i, int64_t j) {
+        if (i < late_ || j < late_) return 0;
+        if (!ready_) {
+            std::memset(rows_, 0, size_t(front_.shape.q + front_.shape.b) * sizeof(T));
+            for_blocks([&](const Block& block, const T* from) {
+                for_each(block, from, [&](int64_t row, int64_t col, T value) {
+                    rows_[row] += abs(value);
+                    rows_[col] += abs(value);
+                });
+            });
+            ready_ = true;
+        }
+        return min(rows_[i - late_], rows_[j - late_]);
+    }
+
+private:
+    template <class Visit>
+    void for_blocks(Visit visit) const {
+        for (int32_t k = 0; k < front_.shape.num_blocks; ++k)
+            if (front_.shape.blocks[k].kind == kR) visit(front_.shape.blocks[k], sources_ + front_.sources[k]);
+    }
+
+    const Front& front_;
+    const T* sources_;
+    const int64_t late_;
+    T* rows_;
+    bool ready_ = false;
 };
 
 // The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries zero that are rounding.

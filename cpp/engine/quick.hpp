@@ -1,11 +1,11 @@
 // The elimination of a causal plan where nothing is in doubt: pairs are substituted, inputs eliminated in the order of the plan.
 //
-// Noise is not followed. Instead every diagonal entry that is used, of inputs and of pairs, is compared with what was summed into it: one
-// that lost more than a few digits, or a row of L that makes entries grow, ends this elimination, and the careful one begins from the leaves.
-// So whatever is finished here has lost no more than these few digits anywhere.
+// Noise is not followed. Instead every pivot is compared with what was summed into it: one that lost more than a few digits, or a row
+// of L that makes entries grow, puts the front in doubt. It is left as it was, for the careful elimination, and this one goes on behind it.
+// A diagonal entry of pairs that lost digits is no pivot: it only stands for more noise from there on.
 #pragma once
+#include "course.hpp"
 #include "ldl.hpp"
-#include "messages.hpp"
 #include "solve.hpp"
 #include "stage.hpp"
 
@@ -15,70 +15,57 @@ namespace GNEWT_ISA {
 template <class T>
 class Quick {
 public:
-    explicit Quick(const Call<T>& call) : call_(call), plan_{call.plan}, columns_(call.columns) {}
+    explicit Quick(Course<T>& course)
+        : course_(course), call_(course.call), plan_(course.plan), columns_(course.columns), num_waiting_(course.num_waiting),
+          stack_(course.stack), z_(course.z), waiting_(course.waiting) {}
 
-    // Whether all went well; only then is the solution there, and `tally` to be believed.
-    bool run() {
-        const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest], ld = padded<T>(n), widest = p + n;
-        const int64_t size = p * (padded<T>(p) + columns_ + 1 + 4 * ld) + (2 * n + kPanel + columns_ + 2) * ld + 2 * widest * columns_ + 128;
-        if (plan_.rows_size() > call_.factor_len || !work_.reserve(size) || !waiting_.reserve(plan_.num_fronts() + 1) ||
-            !z_.reserve(plan_.num_slots() * columns_) || !stack_.reserve(1))
-            return false;
+    bool reserve() {
+        const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest], ld = padded<T>(n), ldp = padded<T>(p);
+        const int64_t size = p * (ldp + columns_ + 1 + 4 * ld) + (2 * n + kPanel + columns_ + 2) * ld + n * columns_ + 128;
+        if (!work_.reserve(size) || !saved_.reserve((p + 1) * ldp)) return false;
         std::memset(work_.data(), 0, size_t(size) * sizeof(T));  // columns that fill up vectors are computed with, too
-        if (!ascend() || !finite(tally.logdet())) return false;
-        descend();
-        std::memcpy(call_.solution, z_.data(), size_t(call_.num_inputs * columns_) * sizeof(T));
         return true;
     }
 
-    Tally tally;
-
-private:
+    // Eliminate fronts up to the first that is in doubt, which is left as it was. Whether there was none.
     bool ascend() {
-        T* factor = call_.factor;
-        for (int32_t f = 0; f < plan_.num_fronts();) {
+        int32_t& f = course_.next;
+        while (f < plan_.num_fronts()) {
             const Front front = plan_.front(f);
-            const int32_t end = last_like(f, 1) + 1;
-            const int64_t rows = int64_t(front.shape.q) * (front.shape.q + front.shape.b);
+            for (int32_t k = 1; k <= front.num_children; ++k)
+                if (waiting_[num_waiting_ - k].delayed) return false;
             bool good = true;
-            if (!as_stages(front.shape, [&](const auto& stage) { good = eliminate_stages(stage, f, end, factor); })) {
-                good = eliminate(f, front, factor);
-                ++f;
-                factor += rows;
-            } else {
-                factor += (end - f) * rows;
-                f = end;
+            if (!as_stages(front.shape, [&](const auto& stage) { good = eliminate_stages(stage); })) {
+                good = eliminate(f, front);
+                if (good) ++f, course_.factor += rows_of_l(front.shape);
             }
             if (!good) return false;
         }
-        factor_end_ = factor;
         return true;
     }
 
-    void descend() {
-        const T* factor = factor_end_;
+    // Solutions from the roots down, where all fronts are done.
+    void descend(const Records<T>& records, T* local) {
+        const T* factor = course_.factor;
+        RecordWalk<T> record(records, true);
+        record.previous();
         for (int32_t f = plan_.num_fronts() - 1; f >= 0;) {
             const Front front = plan_.front(f);
-            const int32_t first = last_like(f, -1);
-            const int64_t rows = int64_t(front.shape.q) * (front.shape.q + front.shape.b);
-            if (!as_stages(front.shape, [&](const auto& stage) { descend_stages(stage, first, f, factor); })) {
-                engine::GNEWT_ISA::descend(front, call_.sources, factor - rows, z_.data(), columns_, work_.data());
-                --f;
-                factor -= rows;
+            if (record.front == f) {
+                descend_record(front, record, call_.sources, z_.data(), columns_, local);
+                record.previous();
+            } else if (as_stages(front.shape, [&](const auto& stage) { f = descend_stages(stage, f, int32_t(record.front), factor); })) {
+                continue;
             } else {
-                factor -= (f - first + 1) * rows;
-                f = first - 1;
+                engine::GNEWT_ISA::descend(front, call_.sources, factor - rows_of_l(front.shape), z_.data(), columns_, local);
             }
+            factor -= rows_of_l(front.shape);
+            --f;
         }
     }
 
-    // The last front that looks like f, going on from it in steps of `step`.
-    int32_t last_like(int32_t f, int32_t step) const {
-        const int32_t* fronts = plan_.data + plan_.data[kFrontsAt];
-        const int32_t shape = fronts[4 * f];
-        while (f + step >= 0 && f + step < plan_.num_fronts() && fronts[4 * (f + step)] == shape) f += step;
-        return f;
-    }
+private:
+    static int64_t rows_of_l(const Shape& shape) { return int64_t(shape.q) * (shape.q + shape.b); }
 
     // Call run(stage) if a shape is a stage of a size that was compiled.
     template <class Run>
@@ -99,17 +86,21 @@ private:
         return true;
     }
 
-    // The fronts [begin, end), each the only child of the next: Schur complements stay where they are. Products of larger matrices are better
+    // Fronts that look alike, each the only child of the next: Schur complements stay where they are. Products of larger matrices are better
     // left in loops.
     template <int P, int Q>
-    bool eliminate_stages(const Stage<T, P, Q>& stage, int32_t begin, int32_t end, T* __restrict factor) {
+    bool eliminate_stages(const Stage<T, P, Q>& stage) {
         constexpr int64_t n = P + Q, ld = padded<T>(n), ldp = padded<T>(P);
-        alignas(64) T f[P * ld] = {}, w[P * ld], h[Q * ld] = {}, r[n * ld + 16], panel[Q * ld + 16], rho[ld], size[ld], y[Q];
-        T *pp = stack_.data() + waiting_[num_waiting_ - 1].at, *weight = pp + P * ldp, *v = weight + ldp;
-        const int32_t* fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(begin);
+        alignas(64) T f[P * ld] = {}, w[P * ld], h[Q * ld] = {}, r[n * ld + 16], panel[Q * ld + 16], rho[ld], size[ld], y[Q], saved[(P + 1) * ldp];
+        Message& message = waiting_[num_waiting_ - 1];
+        T *pp = stack_.data() + message.at, *weight = pp + P * ldp, *v = weight + ldp, *__restrict factor = course_.factor;
+        int32_t k = course_.next;
+        const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(k), shape = fronts[0], end = plan_.num_fronts();
         const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt];
-        for (int32_t k = begin; k < end; ++k, fronts += 4, factor += Q * n) {
+        bool good = true;
+        for (; k < end && fronts[0] == shape; ++k, fronts += 4, factor += Q * n) {
             const int32_t *slots = all_slots + fronts[1] + P, *starts = all_starts + fronts[2];
+            std::memcpy(saved, pp, sizeof saved);
             std::memset(size, 0, sizeof size);
             std::memset(rho, 0, sizeof rho);
             stage.load(call_.sources, starts, f, h, pp, weight, size);
@@ -118,25 +109,36 @@ private:
                 size[i] += abs(call_.shift);
                 rho[i] = call_.rhs[slots[i]];
             }
-            if (!substitute<(P <= 6)>(false, P, Q, n, 1, pp, weight, v, f, f, w, static_cast<T*>(nullptr), ld, h, r, rho, size)) return false;
-            if (!eliminate_rows<T, (P <= 6)>(r, ld, Q, n, rho, 1, size, panel, factor, y, pp, ldp, tally)) return false;
+            good = substitute<(P <= 6)>(false, P, Q, n, 1, pp, weight, v, f, f, w, static_cast<T*>(nullptr), ld, h, r, rho, size);
+            if (good && !eliminate_rows<T, (P <= 6)>(r, ld, Q, n, rho, 1, size, panel, factor, y, pp, ldp, course_.tally)) {
+                course_.lost = lost_row(r, ld, Q, n, size);
+                good = false;
+            }
+            if (!good) {
+                std::memcpy(pp, saved, sizeof saved);
+                break;
+            }
             for (int64_t i = 0; i < Q; ++i) z_[slots[i]] = y[i];
             for (int64_t i = 0; i < P; ++i) weight[i] = max(size[Q + i], abs(pp[i * (ldp + 1)]));
             std::memcpy(v, rho + Q, P * sizeof(T));
         }
-        waiting_[num_waiting_ - 1].front = end - 1;
-        return true;
+        if (k > course_.next) message = {message.at, message.end, k - 1};
+        course_.next = k;
+        course_.factor = factor;
+        return good;
     }
 
-    // ... and back, from the last to the first: what one hands to the next need not go through the slots.
+    // ... and back, from `last` to the first that looks like it and has no record; the front before that is returned. What one hands to the
+    // next need not go through the slots.
     template <int P, int Q>
-    void descend_stages(const Stage<T, P, Q>& stage, int32_t first, int32_t last, const T* factor) {
+    int32_t descend_stages(const Stage<T, P, Q>& stage, int32_t last, int32_t record, const T*& factor) {
         T z[P + Q + 4];
         const Front top = plan_.front(last);
         for (int64_t i = 0; i < P; ++i) z[Q + i] = z_[top.slots[P + Q + i]];
-        const int32_t* fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(last);
+        const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(last), shape = fronts[0];
         const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt], *slots = nullptr;
-        for (int32_t k = last; k >= first; --k, fronts -= 4) {
+        int32_t k = last;
+        for (; k > record && fronts[0] == shape; --k, fronts -= 4) {
             slots = all_slots + fronts[1];
             factor -= Q * (P + Q);
             for (int64_t i = 0; i < Q; ++i) z[i] = z_[slots[P + i]];
@@ -144,9 +146,21 @@ private:
             for (int64_t i = 0; i < Q; ++i) z_[slots[P + i]] = z[i];
         }
         for (int64_t i = 0; i < P; ++i) z_[slots[i]] = z[Q + i];
+        return k;
     }
 
-    bool eliminate(int32_t number, const Front& front, T* __restrict factor) {
+    // Eliminate a front, or leave everything as it was.
+    bool eliminate(int32_t number, const Front& front) {
+        const int64_t p = front.shape.p, before = num_waiting_, at = before ? waiting_[before - 1].at : 0;
+        const size_t bytes = front.shape.flags & kChildIsPairs ? size_t((p + 1) * padded<T>(p)) * sizeof(T) : 0;
+        std::memcpy(saved_.data(), stack_.data() + at, bytes);
+        if (attempt(number, front, course_.factor)) return true;
+        num_waiting_ = before;
+        std::memcpy(stack_.data() + at, saved_.data(), bytes);
+        return false;
+    }
+
+    bool attempt(int32_t number, const Front& front, T* __restrict factor) {
         const Shape& shape = front.shape;
         const int64_t p = shape.p, q = shape.q, b = shape.b, n = q + b, columns = columns_;
         const int64_t ld = padded<T>(n), ldp = padded<T>(p), ldb = padded<T>(b);
@@ -184,10 +198,13 @@ private:
 
         // The Schur complement takes the place of the children's, which are used up.
         num_waiting_ -= num_children;
-        const int64_t base = num_waiting_ ? waiting_[num_waiting_ - 1].end : 0, end = base + (b + 1) * ldb + padded<T>(b * columns);
+        const int64_t base = num_waiting_ ? waiting_[num_waiting_ - 1].end : 0, end = base + message_size<T>(b, columns);
         if (!stack_.reserve(end)) return false;
         T *schur = stack_.data() + base, *sizes = schur + b * ldb, *carried = sizes + ldb;
-        if (!eliminate_rows<T, false>(r, ld, q, n, rho, columns, size, panel, factor, y, schur, ldb, tally)) return false;
+        if (!eliminate_rows<T, false>(r, ld, q, n, rho, columns, size, panel, factor, y, schur, ldb, course_.tally)) {
+            course_.lost = lost_row(r, ld, q, n, size);
+            return false;
+        }
         for (int64_t i = 0; i < q; ++i)
             for (int64_t j = 0; j < columns; ++j) z_[front.slots[p + i] * columns + j] = y[i * columns + j];
         if (!b) return true;
@@ -251,15 +268,18 @@ private:
     GNEWT_INLINE bool substitute(bool cross, int64_t p, int64_t q, int64_t n, int64_t columns, T* pp, T* weight, const T* v, T* f, const T* spread,
                                  T* w, T* c, int64_t ld, const T* h, T* r, T* rho, T* size) {
         const int64_t ldp = padded<T>(p);
-        bool definite = true, good = true;
+        bool definite = true, all = true;
         for (int64_t i = 0; i < p; ++i) {
             const T d = pp[i * ldp + i];
             definite &= d > 0;
-            good &= kept(d, weight[i]);
-            weight[i] = abs(d);
+            all &= kept(d, weight[i]);
         }
-        if (!good) return false;
         mirror(p, pp, ldp);
+        if (!all && lost_any_row(p, pp, ldp, weight)) return !(course_.lost = true);
+        for (int64_t i = 0; i < p; ++i) {
+            const T d = abs(pp[i * ldp + i]);
+            weight[i] = kept(d, weight[i]) ? d : renewed(d, weight[i]);
+        }
         if (!definite && bare(p, pp, ldp)) return false;
         multiply<T, kSet, FIXED>(p, 0, p, false, n, pp, ldp, f, ld, w, ld, w, ld);
         for (int64_t i = 0; cross && i < p; ++i) axpy(w + i * ld, T(1), c + i * ld, n);
@@ -337,12 +357,13 @@ private:
             for (int64_t j = 0; j < k; ++j) a[k * ld + j] = a[j * ld + k];
     }
 
+    Course<T>& course_;
     const Call<T>& call_;
-    PlanView plan_;
-    int64_t columns_, num_waiting_ = 0;
-    T* factor_end_ = nullptr;
-    Buffer<T> work_, stack_, z_;
-    Buffer<Message> waiting_;
+    const PlanView& plan_;
+    const int64_t columns_;
+    int64_t& num_waiting_;
+    Buffer<T> &stack_, &z_, work_, saved_;
+    Buffer<Message>& waiting_;
 };
 
 }  // namespace GNEWT_ISA

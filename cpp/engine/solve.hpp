@@ -102,6 +102,21 @@ inline void descend(const Front& front, const T* sources, const T* l, T* z, int6
     scatter(x, z, front.slots, p, columns);
 }
 
+// ... and in one that has.
+template <class T>
+inline void descend_record(const Front& front, const RecordWalk<T>& record, const T* sources, T* z, int64_t columns, T* local) {
+    const int64_t p = front.shape.p, n = front.shape.q + front.shape.b;
+    T *x = local, *rest = local + p * columns;
+    gather(rest, z, record.ids, record.n, columns);
+    for (int64_t k = record.taken - 1; k >= 0; --k)
+        subtract_rows(rest + k * columns, record.l + k * record.n + k + 1, rest + (k + 1) * columns, record.n - k - 1, columns);
+    scatter(rest, z, record.ids, record.taken, columns);
+    if (!p) return;
+    gather(rest, z, front.slots + p, n, columns);
+    substitute_pairs(front, sources, x, rest, columns);
+    scatter(x, z, front.slots, p, columns);
+}
+
 // Solutions from the roots down. `factor_end`: behind the rows of the fronts that have no record.
 template <class T>
 inline void back_substitute(const PlanView& plan, const T* sources, const T* factor_end, const Records<T>& records, T* z,
@@ -110,22 +125,14 @@ inline void back_substitute(const PlanView& plan, const T* sources, const T* fac
     record.previous();
     for (int64_t f = int64_t(plan.num_fronts()) - 1; f >= 0; --f) {
         const Front front = plan.front(f);
-        const int64_t p = front.shape.p, q = front.shape.q, n = q + front.shape.b;
+        const int64_t q = front.shape.q, n = q + front.shape.b;
         if (plan.causal()) factor_end -= q * n;
         if (record.front != f) {
             descend(front, sources, factor_end, z, columns, local);
             continue;
         }
-        T *x = local, *rest = local + p * columns;
-        gather(rest, z, record.ids, record.n, columns);
-        for (int64_t k = record.taken - 1; k >= 0; --k)
-            subtract_rows(rest + k * columns, record.l + k * record.n + k + 1, rest + (k + 1) * columns, record.n - k - 1, columns);
-        scatter(rest, z, record.ids, record.taken, columns);
+        descend_record(front, record, sources, z, columns, local);
         record.previous();
-        if (!p) continue;
-        gather(rest, z, front.slots + p, n, columns);
-        substitute_pairs(front, sources, x, rest, columns);
-        scatter(x, z, front.slots, p, columns);
     }
 }
 

@@ -45,10 +45,13 @@ Result careful(const Matrix& a, int64_t n, int64_t candidates, bool pairs = fals
     Work w(a, n);
     const Matrix given = w.bound;
     Result out;
-    const auto assembled = [](int64_t, int64_t) { return 0.0; };
+    struct Nothing {
+        double operator()(int64_t, int64_t) const { return 0; }
+        double at_most(int64_t, int64_t) const { return 0; }
+    };
     const CarefulFront<double> front{w.r.data(), w.ld, n, candidates, 1, w.bound.data(), given.data(), given.data(), nullptr, nullptr, 0, w.ids.data(), w.place.data(),
                                      w.place.data() + n, w.null.data(), w.l.data(), w.off.data(), w.y.data(), w.scratch.data(), 0};
-    Careful<double, decltype(assembled)> search(front, assembled, out.tally);
+    Careful<double, Nothing> search(front, Nothing(), out.tally);
     if (pairs)
         for (int64_t i = 0; i < candidates / 2; ++i) search.substitute(i, candidates / 2 + i);
     out.taken = search.eliminate();

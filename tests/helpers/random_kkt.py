@@ -65,6 +65,31 @@ def random_structure(seed: int) -> Structure:
     return Structure(tuple(families), inputs, int(first[-1]), None, (), ())
 
 
+def random_chain(seed: int) -> Structure:
+    """Many stages one after the other, sometimes with branches: states read the states before them and inputs of their own."""
+    rng = np.random.default_rng(seed)
+    stages, nx, nu = int(rng.integers(8, 31)), int(rng.integers(1, 5)), int(rng.integers(1, 3))
+    inputs = stages * nu
+    u = np.arange(inputs, dtype=np.int32).reshape(stages, nu)
+    x = inputs + np.arange(stages * nx, dtype=np.int32).reshape(stages, nx)
+    branching = rng.choice([0.0, 0.0, 0.2])
+    bent = rng.random() < 0.5  # whether dynamics have curvature
+    families: list[Family] = []
+    for t in range(stages):
+        before = int(rng.integers(0, t)) if t and rng.random() < branching else t - 1
+        args = (u[t] if t == 0 else np.concatenate([x[before], u[t]]))[None]
+        k = args.shape[1]
+        families.append(Family(_nothing, args, x[t][None], (), np.ones((nx, k), bool), np.full((k, k), bent)))
+        if rng.random() < 0.9:
+            names = np.concatenate([x[t], u[t]])[None]
+            families.append(
+                Family(
+                    _nothing, names, None, (), np.ones((1, nx + nu), bool), np.ones((nx + nu, nx + nu), bool)
+                )
+            )
+    return Structure(tuple(families), inputs, inputs + stages * nx, None, (), ())
+
+
 def random_sources(structure: Structure, kind: str, rng: np.random.Generator) -> np.ndarray:
     """Local derivatives in the order of the vector of sources (graph/plan.py)."""
     unit = np.ones(structure.num_slots)

@@ -1,15 +1,17 @@
 """The native engine on thousands of random problems, judged by dense linear algebra: never a wrong answer without a word."""
 
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from gnewt.graph import Structure
 from gnewt.kkt import factorize, native
 from gnewt.kkt.native_layout import lay_out_native
 from gnewt.plan import make_plan
 from helpers.native_call import Outcome, run
-from helpers.random_kkt import KINDS, Dense, dense, random_sources, random_structure
+from helpers.random_kkt import KINDS, Dense, dense, random_chain, random_sources, random_structure
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native library is not built")
 
@@ -18,9 +20,9 @@ REGULAR, SINGULAR = 1e-9, 1e-16
 """Pivots in natural units (1 = no cancellation): above the one a problem is regular, below the other singular."""
 
 
-def check(number: int) -> list[str]:
+def check(number: int, make: Callable[[int], Structure] = random_structure) -> list[str]:
     """Check graph `number` with two sorts of numbers; return what these problems were."""
-    structure = random_structure(number)
+    structure = make(number)
     order = ORDERS[number % len(ORDERS)]
     plan = make_plan(structure, order)
     outcomes = []
@@ -104,3 +106,22 @@ def test_random_problems(block):
 @pytest.mark.parametrize("block", range(3, 100))
 def test_ten_thousand_random_problems(block):
     check_all(range(100 * block, 100 * (block + 1)))
+
+
+def check_chains(numbers: range) -> None:
+    outcomes = Counter(o for number in numbers for o in check(number, random_chain))
+    assert outcomes["regular"] > len(numbers) // 2, outcomes
+    assert outcomes["singular"] > len(numbers) // 3, outcomes
+    assert outcomes["false alarm"] + outcomes["missed"] == 0, outcomes
+    assert outcomes["wrong rank"] <= len(numbers) // 20, outcomes
+
+
+def test_random_chains():
+    """Long enough that some fronts are eliminated quickly and others carefully."""
+    check_chains(range(60))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(1, 10))
+def test_a_thousand_random_chains(block):
+    check_chains(range(100 * block, 100 * (block + 1)))

@@ -156,3 +156,30 @@ def test_a_graph_takes_no_argnums():
         gnewt.newton_step(g, 1)
     with pytest.raises(TypeError, match="expected a JAX function"):
         gnewt.newton.Objective(3.0)
+
+
+def test_what_a_prompt_shows_is_short():
+    def f(x):
+        return jnp.sum((x[1:] - x[:-1] ** 2) ** 2) + jnp.sum((1 - x) ** 2)
+
+    x = jnp.full(500, 0.5)
+    _, info = gnewt.newton_step(f, full_output=True)(x)
+    factor, res = gnewt.factorize(f)(x), gnewt.minimize(f, x, max_steps=2)
+    shown = [
+        repr(a) for a in (info, factor, res, factor.plan, factor.system, factor.policy(), gnewt.explain(f, x))
+    ]
+    assert all(0 < len(text) < 900 for text in shown)
+    assert "inertia" in shown[1].lower() and "positive=500" in shown[1]
+
+    seen = []
+
+    @jax.vmap
+    def run(x):
+        res = gnewt.minimize(f, x, max_steps=1)
+        seen.append(repr(res))
+        return res
+
+    assert repr(run(jnp.stack([x, x]))) == "<Result of shape (2,)>"
+    assert seen[0] == "<Result inside a transformation>"
+    with pytest.raises(gnewt.StepError, match="use `code`"):
+        jax.jit(lambda x: gnewt.factorize(f)(x).status == "ok")(x)

@@ -2,11 +2,13 @@
 
 import itertools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gnewt
+from gnewt.newton import LineSearch, TrustRegion
 
 
 def rosenbrock(n):
@@ -158,3 +160,30 @@ def test_a_result_is_a_start_and_brings_its_radius():
     assert second.fun == pytest.approx(whole.fun)
     # The memory of another search is of no use, and does no harm.
     assert gnewt.minimize(bumps, first, search=gnewt.newton.LineSearch()).success
+
+
+@jax.custom_jvp
+def sine(x):
+    return jnp.sin(x)
+
+
+@sine.defjvp
+def _sine_jvp(primals, tangents):
+    return sine(*primals), (jnp.cos(primals[0]) - 2) * tangents[0]
+
+
+def test_a_kink_or_a_wrong_derivative_is_no_success():
+    """However small the step has become, an end that was not rounding's is not called one."""
+
+    def kink(x):
+        return 5 + jnp.sum(jnp.abs(x - 0.3)) + jnp.sum((x[1:] - x[:-1] ** 2) ** 2)
+
+    def wrong(x):
+        return jnp.sum(sine(x)) + jnp.sum((x - 1) ** 2)
+
+    for f, search in itertools.product((kink, wrong), (TrustRegion(), LineSearch())):
+        res = gnewt.minimize(f, jnp.full(4, 0.7), search=search, max_steps=150)
+        assert not res.success and res.grad_norm > 0.5
+        # A line search may creep on for as long as it is let.
+        assert res.status == "no_decrease" or (f is wrong and isinstance(search, LineSearch))
+        assert res.status != "no_decrease" or "kink" in res.message

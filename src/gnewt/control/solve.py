@@ -264,3 +264,6 @@ class Solution:
 
     def __str__(self) -> str:
         return f"{'method':>10}: {self.method}\n{self.result}"
+
+    def __repr__(self) -> str:
+        return str(self)

@@ -71,6 +71,9 @@ class Report:
         ]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return str(self)
+
 
 def explain(
     target: Callable | Graph | Structure,

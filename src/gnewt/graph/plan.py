@@ -85,6 +85,9 @@ class Plan:
     considered: tuple[tuple[str, Certificate, float], ...] = ()
     """Every order that was priced: its name, its certificate before merging, its expected cost."""
 
+    def __repr__(self) -> str:
+        return f"<Plan: {self.order_name}, {self.certificate}>"
+
     @property
     def num_fronts(self) -> int:
         return len(self.parent)

@@ -180,6 +180,9 @@ class Structure:
     def __str__(self) -> str:
         return show_structure(self)
 
+    def __repr__(self) -> str:
+        return f"<Structure: {self.num_inputs} inputs, {self.num_slots} slots, {len(self.families)} families>"
+
 
 def check_structure(structure: Structure) -> None:
     """Raise GraphError unless every family is consistent and every non-input slot is defined."""

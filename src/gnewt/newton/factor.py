@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -61,7 +62,7 @@ class Factor:
     @property
     def status(self) -> str:
         """`ok`, `singular`, or what else went wrong. Not inside jit: there use `numbers.status`."""
-        return STATUSES[int(self.numbers.status)]
+        return status_name(self.numbers.status, STATUSES, "gnewt.kkt.STATUSES")
 
     @property
     def inertia(self) -> Inertia:
@@ -111,6 +112,15 @@ class Factor:
     @property
     def _is_traced(self) -> bool:
         return isinstance(self.numbers.status, Tracer)
+
+    def __repr__(self) -> str:
+        return show(
+            "Factor",
+            self.numbers.status,
+            lambda: (
+                f"<Factor: {self.status}, {self.inertia}, shift {float(self.shift):.3g}, {self.certificate}>"
+            ),
+        )
 
     # Solving
 
@@ -261,6 +271,13 @@ def status_name(code: Any, names: tuple[str, ...], where: str) -> str:
             )
         )
     return names[int(code)]
+
+
+def show(name: str, code: Any, text: Callable[[], str]) -> str:
+    """What a prompt shows; numbers inside jit and batches are not looked at."""
+    if isinstance(code, Tracer):
+        return f"<{name} inside a transformation>"
+    return text() if np.ndim(code) == 0 else f"<{name} of shape {np.shape(code)}>"
 
 
 def null_names(system: System, null: Any) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from jax import Array
 
 from gnewt.kkt import OK, LocalModels
 from gnewt.newton.loop import (
+    NO_DECREASE,
+    ROUNDING,
     RUNNING,
     SINGULAR,
     STALLED,
@@ -89,7 +91,8 @@ class LineSearch:
         shrinks = largest(problem.gradient(after)) < largest(gradient)
         taken = proposal.wanted & finite & (~close | shrinks)
         shorter = trial.passed & ~finite & (trial.length > problem.eps)
-        code = jnp.where(taken | shorter, RUNNING, STALLED)
+        rounding = (shift == 0) & (-0.5 * slope <= ROUNDING * _noise(problem, models))
+        code = jnp.where(taken | shorter, RUNNING, jnp.where(rounding, STALLED, NO_DECREASE))
         code = jnp.where(trial.value == -jnp.inf, UNBOUNDED, code)
         code = jnp.where(definite, code, SINGULAR).astype(jnp.int32)
         nan = jnp.full((), jnp.nan, x.dtype)

@@ -7,6 +7,7 @@ It knows nothing of trust regions or line searches: a search is a value with thr
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -27,12 +28,16 @@ STATUSES = (
     "unbounded",
     "nonfinite",
     "singular",
+    "no_decrease",
     "time_limit",
     "stopped",
     "interrupted",
 )
 """`Result.code` counts in this list."""
-RUNNING, CONVERGED, STALLED, MAX_STEPS, UNBOUNDED, NONFINITE, SINGULAR = range(7)
+RUNNING, CONVERGED, STALLED, MAX_STEPS, UNBOUNDED, NONFINITE, SINGULAR, NO_DECREASE = range(8)
+ROUNDING = 1e3
+"""How much more than the noise of f a Newton step may promise and yet, if f does not fall, end a run as `stalled`:
+the rounding of a long program is more than that of its result. A promise beyond that is broken by something else."""
 
 
 class Record(NamedTuple):
@@ -114,8 +119,10 @@ class Problem:
         """Rounding of f: a decrease below it cannot be seen."""
         return 16 * self.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(models.slots.dtype).tiny)
 
-    def product(self, x: Array, v: Array) -> Array:
-        return self.system.product(dataclasses.replace(self.point, x=x), v)
+    def products_at(self, x: Array) -> Callable[[Array], Array]:
+        """v ↦ H·v: what depends on x alone is computed once."""
+        assert isinstance(self.system, ProductSystem)
+        return self.system.products_at(dataclasses.replace(self.point, x=x))
 
     def factor_solve(self, models: LocalModels, shift: Any, rhs: Array) -> tuple[Array, Elimination]:
         assert isinstance(self.system, System)

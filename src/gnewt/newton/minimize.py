@@ -41,8 +41,9 @@ from gnewt.newton.rollout import choose_search
 from gnewt.newton.system import System, system_of
 from gnewt.newton.trust_region import TrustRegion
 
-_HOPELESS_FLOPS = 1e12
-"""Of one factorisation: minutes on one core, where a product takes a fraction of a second."""
+_MINUTES, _SECONDS = 1e12, 1e10
+"""Flops of a factorisation that takes so long on one core. Minutes are hopeless; seconds are, where the tree is no
+better than the dense Hessian: hundreds of products take as long, and a step needs several factorisations."""
 
 
 def minimize(
@@ -118,9 +119,11 @@ def _system(point: Point, order: Any, curvature: str, engine: str) -> System | P
         return inexact
     try:
         system = system_of(point, order, curvature, engine)
-        if engine != "auto" or system.plan.certificate.flops <= _HOPELESS_FLOPS:
+        cost = system.plan.certificate
+        dense = cost.flops > _SECONDS and cost.flops >= cost.dense_flops
+        if engine != "auto" or not (dense or cost.flops > _MINUTES):
             return system
-        why = f"a factorisation would take minutes: {system.plan.certificate}"
+        why = f"a factorisation would take {'seconds and is dense' if dense else 'minutes'}: {cost}"
     except WidthError as error:
         if engine != "auto":
             raise

@@ -46,6 +46,9 @@ class Rule:
     def __str__(self) -> str:
         return f"{', '.join(self.input_names)} <- {', '.join(self.names) or 'nothing'}"
 
+    def __repr__(self) -> str:
+        return f"<Rule: {self}>"
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Group:
@@ -97,6 +100,9 @@ class Policy:
 
     def __str__(self) -> str:
         return "\n".join(str(rule) for rule in self)
+
+    def __repr__(self) -> str:
+        return f"<Policy: {len(self)} rules>"
 
 
 def make_policy(

@@ -55,9 +55,9 @@ class ProductSystem:
         """Compute f alone."""
         return self._compiled(_value)(self.maps, point)
 
-    def product(self, point: Point, v: Array) -> Array:
-        """Compute H·v, or the product with its Gauss-Newton part."""
-        return self._compiled(_product)(self.maps, point, v)
+    def products_at(self, point: Point) -> Callable[[Array], Array]:
+        """v ↦ H·v, or the product with its Gauss-Newton part; what depends on the point alone is computed once."""
+        return _products(self.curvature, self.maps, point)
 
     def nonfinite(self, point: Point, models: LocalModels) -> tuple[str, str] | None:
         """Say that something is not finite; places are not known here."""
@@ -72,16 +72,16 @@ def _value(curvature: str, maps: Any, point: Point) -> Array:
     return evaluate(point.structure, maps, point.data, point.x)[0]
 
 
-def _product(curvature: str, maps: Any, point: Point, v: Array) -> Array:
+def _products(curvature: str, maps: Any, point: Point) -> Callable[[Array], Array]:
     if curvature == "exact":
-        return jax.jvp(jax.grad(lambda x: point.original(maps, x)), (point.x,), (v,))[1]
-    return gauss_newton_product(maps, point, v)
+        return jax.linearize(jax.grad(lambda x: point.original(maps, x)), point.x)[1]
+    return partial(gauss_newton_product, maps, point)
 
 
 def _models(curvature: str, maps: Any, point: Point) -> LocalModels:
     value, gradient = jax.value_and_grad(lambda x: point.original(maps, x))(point.x)
     signs = jax.random.rademacher(jax.random.key(0), (_PROBES, point.x.size), point.x.dtype)
-    rows = jax.lax.map(lambda v: _product(curvature, maps, point, v), signs)
+    rows = jax.lax.map(_products(curvature, maps, point), signs)
     size = jnp.sqrt(jnp.mean(rows**2, 0))
     top = jnp.max(size, initial=0.0)
     size = jnp.where(top > 0, jnp.maximum(size, 1e-6 * top), 1.0)

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from gnewt._typing import PyTree
-from gnewt.newton.factor import Factor, status_name
+from gnewt.newton.factor import Factor, show, status_name
 from gnewt.newton.loop import CONVERGED, STALLED, STATUSES
 
 MESSAGES = {
@@ -19,6 +19,8 @@ MESSAGES = {
     "unbounded": "the objective decreases without bound along the last direction; add a cost or a bound",
     "nonfinite": "the objective or its derivatives are not finite at the start; choose another start",
     "singular": "H + μI stayed indefinite or singular for every shift tried; check the derivatives and scaling",
+    "no_decrease": "no step lowers the objective, however short, although its derivatives promise it: there is a kink "
+    "(abs, max, a branch), a custom derivative is wrong, or values are noisy; smooth it, or check jax.grad against differences",
     "time_limit": "the time limit was reached; this is the best iterate so far",
     "stopped": "the callback asked to stop; this is the best iterate so far",
     "interrupted": "interrupted from the keyboard; this is the best iterate so far",
@@ -74,3 +76,6 @@ class Result:
             ("steps", f"{self.num_steps} {work}"),
         ]
         return "\n".join(f"{name:>10}: {value}" for name, value in rows)
+
+    def __repr__(self) -> str:
+        return show("Result", self.code, self.__str__)

@@ -15,6 +15,8 @@ from jax import Array
 from gnewt._errors import PlanError, explain_error
 from gnewt.kkt import DUALS, LocalModels
 from gnewt.newton.loop import (
+    NO_DECREASE,
+    ROUNDING,
     RUNNING,
     SINGULAR,
     STALLED,
@@ -188,7 +190,8 @@ class Rollout:
         lower, slower = self._change(models, shift, factor, up=False)
         higher, faster = self._change(models, shift, factor, up=True)
         lost = ~taken & ~shorter & (close | (higher > 1e12 * _scale(models)))
-        code = jnp.where(lost, STALLED, RUNNING)
+        rounding = -(slope + 0.5 * curve) <= ROUNDING * _noise(problem, models)
+        code = jnp.where(lost, jnp.where(rounding, STALLED, NO_DECREASE), RUNNING)
         code = jnp.where(trial.value == -jnp.inf, UNBOUNDED, code)
         code = jnp.where(good, code, SINGULAR).astype(jnp.int32)
         nan, unknown = jnp.full((), jnp.nan, x.dtype), jnp.full(3, -1, jnp.int32)

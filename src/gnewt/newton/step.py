@@ -16,7 +16,16 @@ from gnewt._typing import PyTree
 from gnewt.graph import Certificate, Graph, Structure
 from gnewt.kkt import NONFINITE, OK, SINGULAR
 from gnewt.newton.check import self_check
-from gnewt.newton.factor import Factor, Inertia, as_inertia, null_names, number, singular_message, status_name
+from gnewt.newton.factor import (
+    Factor,
+    Inertia,
+    as_inertia,
+    null_names,
+    number,
+    show,
+    singular_message,
+    status_name,
+)
 from gnewt.newton.objective import Objective
 from gnewt.newton.system import System, system_of
 
@@ -92,6 +101,9 @@ class StepInfo:
 
     def __str__(self) -> str:
         return f"{self.status}: {self.message}"
+
+    def __repr__(self) -> str:
+        return show("StepInfo", self.code, lambda: f"<StepInfo: {self}>")
 
 
 def newton_step(

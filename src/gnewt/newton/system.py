@@ -45,6 +45,9 @@ class System:
     """The elimination order that was asked for: a name, or slots."""
     bound: tuple[Any, Any] | None = None
 
+    def __repr__(self) -> str:
+        return f"<System: {self.structure!r}, {self.plan!r}, {self.curvature}, {self.engine.name}>"
+
     @property
     def operands(self) -> tuple[Any, Any]:
         """Index maps of the structure and integers of the plan, on the device."""

@@ -12,6 +12,8 @@ from jax import Array
 from gnewt.kkt import LocalModels
 from gnewt.newton.krylov import solve_with_products
 from gnewt.newton.loop import (
+    NO_DECREASE,
+    ROUNDING,
     RUNNING,
     SINGULAR,
     STALLED,
@@ -34,6 +36,8 @@ class Memory(NamedTuple):
     """μ of the last step; 0 if that was the Newton step."""
     last: Array
     """Length of the last step."""
+    promise: Array
+    """Predicted decrease of the Newton step from here, where H ≻ 0 is known and the ball is large enough; else inf."""
     spectrum: Spectrum
 
 
@@ -62,11 +66,12 @@ class TrustRegion:
         """Nothing is known of the radius unless it is given."""
         radius = jnp.full((), jnp.inf if self.radius is None else self.radius, x.dtype)
         zero = jnp.zeros((), x.dtype)
-        return Memory(radius, zero, zero, begin_spectrum(problem, x))
+        return Memory(radius, zero, zero, zero + jnp.inf, begin_spectrum(problem, x))
 
     def resume(self, memory: Memory) -> Memory:
         """Go on with the radius."""
-        return memory._replace(shift=jnp.zeros_like(memory.shift), spectrum=forget(memory.spectrum))
+        nothing = dict(shift=jnp.zeros_like(memory.shift), promise=jnp.full_like(memory.promise, jnp.inf))
+        return memory._replace(**nothing, spectrum=forget(memory.spectrum))
 
     def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
         """Solve the subproblem, evaluate f there, and once more where a cubic along the step has its minimum."""
@@ -97,7 +102,7 @@ class TrustRegion:
         """Take the step if the model was right enough, and set the radius."""
         found, value, times = proposal.rest
         gradient, tiny = problem.gradient(models), jnp.finfo(x.dtype).tiny
-        close, _ = _drowns(problem, models, found)
+        close, noise = _drowns(problem, models, found)
         shrinks = largest(problem.gradient(after)) < largest(gradient)
         taken = proposal.wanted & all_finite(after) & (~close | shrinks)
         ratio = jnp.where(jnp.isfinite(value), _ratio(models, value, found), -jnp.inf)
@@ -111,7 +116,9 @@ class TrustRegion:
         reach = jnp.linalg.norm(x) + jnp.linalg.norm(found.step)
         stuck = ~taken & (close | (radius <= problem.eps * jnp.maximum(reach, tiny)))
         runs_away = (value == -jnp.inf) | (taken & (after.value < -1.0 / problem.eps**2))
-        code = jnp.where(stuck, STALLED, RUNNING)
+        inside = (found.shift == 0) & (length < memory.radius)
+        promise = jnp.minimum(memory.promise, jnp.where(inside, found.decrease, jnp.inf))
+        code = jnp.where(stuck, jnp.where(promise <= ROUNDING * noise, STALLED, NO_DECREASE), RUNNING)
         code = jnp.where(runs_away, UNBOUNDED, code)
         code = jnp.where(found.found, code, SINGULAR).astype(jnp.int32)
 
@@ -119,7 +126,8 @@ class TrustRegion:
         spectrum = jax.tree_util.tree_map(
             lambda new, old: jnp.where(taken, new, old), forget(found.spectrum), found.spectrum
         )
-        return Move(taken, Memory(radius, found.shift, length, spectrum), code, record)
+        promise = jnp.where(taken, jnp.inf, promise)
+        return Move(taken, Memory(radius, found.shift, length, promise, spectrum), code, record)
 
     def _subproblem(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Solution:
         """Minimise the model in the ball; before there is a radius, by the Newton step where H ≻ 0."""

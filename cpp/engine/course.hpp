@@ -1,0 +1,41 @@
+// How far an elimination has come: what its quick and its careful form share, so that each can go on where the other stopped.
+#pragma once
+#include "messages.hpp"
+#include "pivots.hpp"
+
+namespace gnewt::engine {
+namespace GNEWT_ISA {
+
+template <class T>
+struct Course {
+    explicit Course(const Call<T>& c) : call(c), plan{c.plan}, columns(c.columns), factor(c.factor) {}
+
+    bool reserve() {
+        const int64_t unknowns = plan.causal() ? plan.num_slots() : plan.num_unknowns();
+        if (!waiting.reserve(plan.num_fronts() + 1) || !z.reserve(unknowns * columns) || !stack.reserve(1)) return false;
+        if (!plan.causal()) std::memset(z.data(), 0, size_t(unknowns * columns) * sizeof(T));
+        return true;
+    }
+
+    void begin_again() {
+        next = 0;
+        num_waiting = 0;
+        factor = call.factor;
+        tally = Tally();
+        lost = false;
+    }
+
+    const Call<T>& call;
+    const PlanView plan;
+    const int64_t columns;
+    int32_t next = 0;         // the front that is eliminated next
+    T* factor;                // where its rows of L go, if it takes the pivots of the plan
+    int64_t num_waiting = 0;  // messages on the stack; those of the children of the next front are the last
+    Tally tally;
+    bool lost = false;        // a whole row is little of what was summed into it: only noise that was followed from the leaves on can tell what it is
+    Buffer<T> stack, z;       // z: right-hand sides as rows of L, at the unknowns that were eliminated
+    Buffer<Message> waiting;
+};
+
+}  // namespace GNEWT_ISA
+}  // namespace gnewt::engine
