@@ -91,7 +91,7 @@ class LineSearch:
         shrinks = largest(problem.gradient(after)) < largest(gradient)
         taken = proposal.wanted & finite & (~close | shrinks)
         shorter = trial.passed & ~finite & (trial.length > problem.eps)
-        rounding = (shift == 0) & (-0.5 * slope <= ROUNDING * _noise(problem, models))
+        rounding = (shift == 0) & (-0.5 * slope <= ROUNDING * problem.noise(models))
         code = jnp.where(taken | shorter, RUNNING, jnp.where(rounding, STALLED, NO_DECREASE))
         code = jnp.where(trial.value == -jnp.inf, UNBOUNDED, code)
         code = jnp.where(definite, code, SINGULAR).astype(jnp.int32)

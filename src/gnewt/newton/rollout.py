@@ -190,7 +190,7 @@ class Rollout:
         lower, slower = self._change(models, shift, factor, up=False)
         higher, faster = self._change(models, shift, factor, up=True)
         lost = ~taken & ~shorter & (close | (higher > 1e12 * _scale(models)))
-        rounding = -(slope + 0.5 * curve) <= ROUNDING * _noise(problem, models)
+        rounding = -(slope + 0.5 * curve) <= ROUNDING * problem.noise(models)
         code = jnp.where(lost, jnp.where(rounding, STALLED, NO_DECREASE), RUNNING)
         code = jnp.where(trial.value == -jnp.inf, UNBOUNDED, code)
         code = jnp.where(good, code, SINGULAR).astype(jnp.int32)
