@@ -1,8 +1,10 @@
 """crocoddyl's FDDP on the problems of `ocp.py`.
 
-crocoddyl ships no C++ model of either: its actuations in C++ drive all joints or all but a root joint, its quadrotor has other
-coordinates, and its integrators integrate the cost, too. So these are Python action models; dynamics and derivatives are casadi functions
-called through buffers (a microsecond of overhead), in order to measure crocoddyl and the functions, not the conversion of arrays.
+crocoddyl ships no C++ model of either: its actuations in C++ drive all joints, or all but a root joint, or the thrusters of a body that
+flies freely, so that no cartpole is among them. Its quadrotor (`multicopter`) has quaternions and velocities in the frame of the body,
+and its Runge-Kutta integrators integrate the cost, too: another problem, with another optimum. So what is compared are Python action
+models; dynamics and derivatives are casadi functions called through buffers (a microsecond of overhead), in order to measure crocoddyl
+and the functions, not the conversion of arrays.
 """
 
 from __future__ import annotations
@@ -77,6 +79,56 @@ def stage_models(problem: ocp.Problem, T: int, compiled: bool = False) -> tuple[
 
     running = Stage(step, problem.stage_cost(parts_x, parts_u, dt))
     return running, Stage(x, problem.final_cost(parts_x))
+
+
+def multicopter(problem: ocp.Problem, T: int, iterations: int) -> Callable[[], Any]:
+    """FDDP on crocoddyl's own quadrotor in C++, with the masses, weights, horizon and start of ours: not the same problem."""
+    import crocoddyl
+    import pinocchio
+
+    mass, arm, drag, dt = 0.5, 0.17, 0.02, problem.duration / T
+    model = pinocchio.Model()
+    root = model.addJoint(0, pinocchio.JointModelFreeFlyer(), pinocchio.SE3.Identity(), "root_joint")
+    inertia = pinocchio.Inertia(mass, np.zeros(3), np.diag([3e-3, 3e-3, 5e-3]))
+    model.appendBodyToJoint(root, inertia, pinocchio.SE3.Identity())
+    state = crocoddyl.StateMultibody(model)
+    ways = (crocoddyl.ThrusterType.CCW, crocoddyl.ThrusterType.CW) * 2
+    places = ((arm, 0, 0), (0, arm, 0), (-arm, 0, 0), (0, -arm, 0))
+    rotors = [
+        crocoddyl.Thruster(pinocchio.SE3(np.eye(3), np.array(at, float)), drag, way)
+        for at, way in zip(places, ways, strict=True)
+    ]
+    actuation = crocoddyl.ActuationModelFloatingBaseThrusters(state, rotors)
+    still = np.array([0.0, 0.0, 0.0, 1.0] + 6 * [0.0])
+    goal = np.concatenate([problem.goal[:3], still])
+
+    def model_of(weights: Any, effort: float, step: float) -> Any:
+        total = crocoddyl.CostModelSum(state, problem.nu)
+        # Tangents are (position, rotation, velocity, rates) where ours are (position, velocity, rotation, rates).
+        order = np.concatenate([weights[:3], weights[6:9], weights[3:6], weights[9:]])
+        residual = crocoddyl.ResidualModelState(state, goal, problem.nu)
+        quadratic = crocoddyl.ActivationModelWeightedQuad(2 * order)
+        total.addCost("state", crocoddyl.CostModelResidual(state, quadratic, residual), 1.0)
+        if effort:
+            residual = crocoddyl.ResidualModelControl(state, np.array(problem.rest))
+            quadratic = crocoddyl.ActivationModelWeightedQuad(np.full(problem.nu, 2 * effort))
+            total.addCost("effort", crocoddyl.CostModelResidual(state, quadratic, residual), 1.0)
+        flow = crocoddyl.DifferentialActionModelFreeFwdDynamics(state, actuation, total)
+        return crocoddyl.IntegratedActionModelRK(flow, crocoddyl.RKType.four, step)
+
+    running = model_of(problem.weight_x, problem.weight_u, dt)
+    final = model_of(problem.weight_final, 0.0, 0.0)
+    start = np.concatenate([problem.start[:3], still])
+    shooting = crocoddyl.ShootingProblem(start, [running] * T, final)
+    solver = crocoddyl.SolverFDDP(shooting)
+    us = list(problem.first_inputs(T))
+    xs = list(shooting.rollout(us))
+
+    def run() -> Any:
+        solver.solve(xs, us, iterations, True)
+        return solver
+
+    return run
 
 
 class _Call:

@@ -1,7 +1,7 @@
 """Model-predictive control: keep a cartpole upright and bring it home while something pushes it.
 
-Every step plans anew from the state that was measured; `mpc_step` is compiled once.
-Run: python examples/mpc.py [--horizon 20] [--out mpc.png]
+Every step plans anew from the state that was measured, beginning with the last plan and its gains; `mpc_step` is compiled once.
+Run: python examples/mpc.py [--horizon 50] [--out mpc.png]
 """
 
 import argparse
@@ -19,10 +19,10 @@ from gnewt import control
 
 jax.config.update("jax_enable_x64", True)
 
-DT, STEPS = 0.04, 150
+DT, STEPS = 0.04, 200
 CART, POLE, LENGTH, GRAVITY = 1.0, 0.2, 0.5, 9.81
 START, GOAL = jnp.array([0.0, 0.0, 0.0, 0.0]), jnp.array([0.0, jnp.pi, 0.0, 0.0])
-PUSHES = {70: 1.0, 100: -1.0}  # step: what the rate of the pole jumps by
+PUSHES = {70: 1.5, 100: -1.5}  # step: what the rate of the pole jumps by
 
 
 def flow(x, u):
@@ -54,26 +54,26 @@ def disturb(x, step):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--horizon", type=int, default=20)
+    parser.add_argument("--horizon", type=int, default=50)
     parser.add_argument("--out", default="mpc.png")
     args = parser.parse_args()
 
     problem = control.Problem(dynamics, stage_cost, final_cost, START, args.horizon)
     us = 5 * np.sin((GRAVITY / LENGTH) ** 0.5 * DT * np.arange(args.horizon))[:, None]
-    us = control.solve(problem, us, "nonlinear-newton").us  # a good first plan; then two iterations a step
+    plan = control.solve(problem, us, "nonlinear-newton")  # a good first plan; then two iterations a step
 
     x, states, forces, seconds = START, [START], [], []
     for step in range(STEPS):
         begin = time.perf_counter()
-        plan = jax.block_until_ready(control.mpc_step(problem, x, us, iterations=2, method="ilqr"))
+        plan = jax.block_until_ready(control.mpc_step(problem, x, plan, iterations=2))
         seconds.append(time.perf_counter() - begin)
-        x, us = disturb(dynamics(x, plan.u), step), plan.us
+        x = disturb(dynamics(x, plan.u), step)
         states.append(x)
         forces.append(float(plan.u[0]))
     states = np.array(states)
 
     print(f"{'time':>5} {'position':>9} {'angle':>8} {'force':>8}")
-    for step in range(0, STEPS, 15):
+    for step in range(0, STEPS, 20):
         print(f"{step * DT:5.2f} {states[step, 0]:9.4f} {states[step, 1]:8.4f} {forces[step]:8.3f}")
     error = float(np.linalg.norm(states[-1] - GOAL))
     print(f"{STEPS} steps, {len(PUSHES)} pushes; at the end {error:.4f} from the goal")

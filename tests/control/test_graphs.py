@@ -81,6 +81,14 @@ def check(target: Any, x: Any, shift: float) -> None:
         if sweep.is_path:
             again, _ = run(serial, duals, models)
             assert np.abs(again - slots).max() <= 1e-9 * np.abs(slots).max()
+        if duals == "zero" and shift == 0:
+            for walk in (sweep, serial):
+                none, plain = (
+                    [s for s, _ in walk.eliminate(point.data, models, 0.0, mode, definite=False, share=share)]
+                    for mode, share in (("adjoint", 0.0), ("zero", 1.0))
+                )
+                for one, other in zip(none, plain, strict=True):
+                    assert np.allclose(one.k, other.k, rtol=1e-8, atol=1e-10)
         if duals == "adjoint":
             assert np.abs((near[:number] - point.x) / 1e-7 - step).max() <= 1e-4 * np.abs(step).max()
 

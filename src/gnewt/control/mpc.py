@@ -2,43 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Float
 
 from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Array, PyTree
 from gnewt.control.problem import Problem
-from gnewt.control.solve import switches
-from gnewt.newton import minimize
+from gnewt.control.slots import control_slots, stage_order, state_slots
+from gnewt.control.solve import Solution, switches
+from gnewt.control.tables import find_places
+from gnewt.newton import Objective, Rollout, Task, choose_search, run, sweep_of, system_of
+
+
+class Feedback(NamedTuple):
+    """How controls answer to the state: u = ū + K(x - x̄). States are raveled, with their memory."""
+
+    states: Float[Array, "T nx"]
+    gains: Float[Array, "T nu nx"]
 
 
 class MPCStep(NamedTuple):
-    """A plan from the present state, and what to begin the next one with."""
+    """A plan from the present state, and what to begin the next one with: hand it to the next step."""
 
     u: PyTree
     """The control to apply now."""
     us: PyTree
-    """The plan shifted by one stage (its last control is repeated): where the next step starts."""
+    """The plan shifted by one stage (its last control is repeated) ..."""
+    feedback: Feedback
+    """... and how it answers to a state that is not the planned one."""
     plan: PyTree
     """All controls of the plan."""
     xs: PyTree
     """States of the plan."""
+    gains: Float[Array, "T nu nx"]
+    """K of the plan, at its end: between two steps, u + K(x - x_0) answers to newer measurements."""
     fun: Array
     grad_norm: Array
 
 
 def mpc_step(
-    problem: Problem, x0: PyTree, us: PyTree, *, iterations: int = 2, method: str = "nonlinear-newton"
+    problem: Problem,
+    x0: PyTree,
+    us: PyTree | MPCStep | Solution,
+    *,
+    iterations: int = 2,
+    method: str = "nonlinear-newton",
 ) -> MPCStep:
-    """Plan from x0 with a fixed number of iterations, starting from us.
+    """Plan from x0 with a fixed number of iterations, starting from an earlier plan.
 
-    The first call for a problem compiles; later ones, for any x0 and us, run. Inside jit it is part of the caller's program.
+    The earlier plan is followed in closed loop from x0, u = ū + K(x - x̄), where it came with gains: a state that was pushed
+    away then starts from a trajectory that returns, also where the system is unstable. (If plain controls cost less they are taken.)
+
+    The first call for a problem compiles; later ones, for any x0 and start, run. Inside jit it is part of the caller's program.
 
     Args:
         x0: the present state.
-        us: where to start: `MPCStep.us` of the step before.
+        us: where to start: the `MPCStep` before, or controls, or a `control.Solution`; these two are not shifted.
         iterations: steps of the method, at most (it stops early at a solution).
         method: as in `control.solve`.
     """
@@ -50,27 +76,90 @@ def mpc_step(
                 "make a problem with fixed values for model-predictive control",
             )
         )
-    duals, back_substitution = switches(method)
+    if isinstance(us, MPCStep):
+        us, feedback = us.us, us.feedback
+    elif isinstance(us, Solution):
+        us, feedback = us.us, Feedback(us.states, us.gains)
+    else:
+        feedback = _no_feedback(problem, us)
     key = (iterations, method)
     if key not in problem.stages.compiled:
-        stages = problem.stages
+        problem.stages.compiled[key] = jax.jit(_program(problem, us, iterations, method))
+    return problem.stages.compiled[key](problem.replace(x0=x0).given, us, feedback)
 
-        def run(given: dict[str, Any], us: PyTree) -> MPCStep:
-            result = minimize(
-                stages.objective,
-                us,
-                (given,),
-                tol=0.0,
-                max_steps=iterations,
-                order="causal",
-                duals=duals,
-                back_substitution=back_substitution,
-            )
-            out = object.__new__(Problem)
-            out.stages, out.given = stages, given
-            shifted = jax.tree.map(lambda a: jnp.concatenate([a[1:], a[-1:]]), result.x)
-            first = jax.tree.map(lambda a: a[0], result.x)
-            return MPCStep(first, shifted, result.x, out.rollout(result.x), result.fun, result.grad_norm)
 
-        problem.stages.compiled[key] = jax.jit(run)
-    return problem.stages.compiled[key](problem.replace(x0=x0).given, us)
+def _program(problem: Problem, us: PyTree, iterations: int, method: str) -> Callable[..., MPCStep]:
+    stages = problem.stages
+    search = choose_search(None, *switches(method))
+    policies = search if isinstance(search, Rollout) else Rollout()
+    curvature = getattr(search, "curvature", "exact")
+    sample = _concrete((problem.given, us))
+
+    def program(given: dict[str, Any], us: PyTree, feedback: Feedback) -> MPCStep:
+        here = problem.with_given(given)
+        start = _follow(here, us, feedback)
+        point = Objective(stages.objective).at((start, given))
+        with jax.ensure_compile_time_eval():
+            known = problem.with_given(sample[0])
+            order = stage_order(known, point.structure, sample[1])
+            states = state_slots(known, point.structure, sample[1])
+        system = system_of(point, order, curvature)
+        task = Task(system, point)
+        last, _ = run(task, search, point.x, 0.0, iterations)
+        plan = system.structure.unravel(last.x)
+        sweep = sweep_of(system)
+        found, safe = policies.policies(task, sweep, last.models)
+        places = find_places(sweep.walk.input_steps, control_slots(problem, point.structure), states)
+        gains = places.read("gains", [swept.gain for swept, _ in found])
+        gains = jnp.where(safe, gains, 0.0)
+        carries = here.carries(plan)
+        flat = jax.vmap(lambda c: ravel_pytree(c)[0])(carries)
+        return MPCStep(
+            u=jax.tree.map(lambda a: a[0], plan),
+            us=jax.tree.map(lambda a: jnp.concatenate([a[1:], a[-1:]]), plan),
+            feedback=Feedback(flat[1:], jnp.concatenate([gains[1:], gains[-1:]])),
+            plan=plan,
+            xs=carries["x"],
+            gains=gains,
+            fun=last.models.value,
+            grad_norm=jnp.max(jnp.abs(task.gradient(last.models)), initial=0.0),
+        )
+
+    return program
+
+
+def _follow(problem: Problem, us: PyTree, feedback: Feedback) -> PyTree:
+    """Controls of the closed loop from x0, or the given ones where these cost less."""
+    flat = jax.vmap(lambda u: ravel_pytree(u)[0])(us)
+    unravel = ravel_pytree(jax.tree.map(lambda a: a[0], us))[1]
+
+    def simulate(closed: Array) -> tuple[PyTree, Array]:
+        def policy(t: Any, x: PyTree) -> PyTree:
+            away = ravel_pytree(x)[0] - feedback.states[t]
+            return unravel(flat[t] + closed * (feedback.gains[t] @ away))
+
+        return problem.simulate(policy)[1:]
+
+    found, costs = jax.vmap(simulate)(jnp.array([1.0, 0.0], flat.dtype))
+    best = jnp.argmin(jnp.where(jnp.isfinite(costs), costs, jnp.inf))
+    return jax.tree.map(lambda a: a[best], found)
+
+
+def _no_feedback(problem: Problem, us: PyTree) -> Feedback:
+    nx = sum(int(np.prod(np.shape(leaf))) for leaf in jax.tree.leaves(problem.given["start"]))
+    nu = sum(int(np.prod(np.shape(leaf)[1:])) for leaf in jax.tree.leaves(us))
+    dtype = jnp.result_type(*jax.tree.leaves(problem.given["start"]))
+    T = problem.horizon
+    return Feedback(np.zeros((T, nx), dtype), np.zeros((T, nu, nx), dtype))
+
+
+def _concrete(tree: PyTree) -> PyTree:
+    """The same numbers; any others where they are not known yet."""
+    rng = np.random.default_rng(0)
+
+    def known(leaf: Any) -> Any:
+        if not isinstance(leaf, Tracer):
+            return leaf
+        return np.asarray(rng.uniform(0.5, 1.5, leaf.shape)).astype(leaf.dtype)
+
+    return jax.tree.map(known, tree)

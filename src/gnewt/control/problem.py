@@ -193,6 +193,10 @@ class Problem:
                 given[name] = like(value, given[name], name)
             else:
                 raise bad(f"a problem has no {name!r} to replace", "replace x0, data, params or final_time")
+        return self.with_given(given)
+
+    def with_given(self, given: dict[str, Any]) -> Problem:
+        """The same problem with all its numbers replaced; they are not checked."""
         out = object.__new__(Problem)
         out.stages, out.given = self.stages, given
         return out
@@ -206,9 +210,10 @@ class Problem:
 
     def rollout(self, decision: PyTree) -> PyTree:
         """States x_0 … x_T: leaves [horizon + 1, ...]."""
-        return self._carries(decision)["x"]
+        return self.carries(decision)["x"]
 
-    def _carries(self, decision: PyTree) -> PyTree:
+    def carries(self, decision: PyTree) -> PyTree:
+        """States with their memory: a dict with leaves [horizon + 1, ...]."""
         us, given = self.stages.split(decision, self.given)
 
         def stage(carry: PyTree, xs: Any) -> tuple[PyTree, PyTree]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from gnewt.control.problem import Problem
 from gnewt.graph import Structure, forward
-from gnewt.newton import Objective
+from gnewt.newton import Objective, on_device
 
 
 def control_slots(problem: Problem, structure: Structure) -> np.ndarray:
@@ -27,14 +28,14 @@ def control_slots(problem: Problem, structure: Structure) -> np.ndarray:
     return np.concatenate([leaf.reshape(problem.horizon, -1) for leaf in jax.tree.leaves(us)], axis=1)
 
 
-def stage_order(problem: Problem, structure: Structure, decision: Any) -> list[int]:
+def stage_order(problem: Problem, structure: Structure, decision: Any) -> np.ndarray:
     """Slots from the last stage to the first; in a stage first what is computed in it, then its controls.
 
     Every control then listens to the state at its stage (with its memory), whatever the stage looks like inside, and to
     what all stages share.
     """
 
-    def make() -> list[int]:
+    def make() -> np.ndarray:
         controls, states = control_slots(problem, structure), state_slots(problem, structure, decision)
         known = np.full(structure.num_slots, -1)  # the first stage at which a slot is known
         known[controls] = np.arange(problem.horizon)[:, None]
@@ -54,7 +55,7 @@ def stage_order(problem: Problem, structure: Structure, decision: Any) -> list[i
             made[out] = known[out]
         inputs = np.arange(structure.num_slots) < structure.num_inputs
         stage = np.where(inputs, known, made)
-        return np.lexsort((-np.arange(structure.num_slots), inputs, -stage)).tolist()
+        return np.lexsort((-np.arange(structure.num_slots), inputs, -stage))
 
     return structure.memo(("stage order", problem.stages), make)
 
@@ -71,14 +72,12 @@ def _state_slots(problem: Problem, structure: Structure, decision: Any) -> np.nd
     recomputed from slots, so that nothing is lost where trajectories are unstable. A state that does not
     influence the cost, or does not depend on the controls, has no slot.
     """
-    for everything in (True, False):
+    for traced, everything in itertools.product((False, True), (True, False)):
         moved, at = _stir(problem, decision, everything)
-        point = Objective(moved.stages.objective).at((at, moved.given))
-        if point.structure is structure:
+        found, slots = _evaluate(moved, at, traced)
+        if found is structure:
             break
     problem, decision = moved, at
-    maps = structure.memo("maps", lambda: jax.tree.map(jnp.asarray, structure.maps))
-    slots = np.asarray(forward(structure, maps, point.data, point.x), np.float64)
     order = np.argsort(slots, kind="stable")
     ordered = slots[order]
     us, given = problem.stages.split(decision, problem.given)
@@ -105,6 +104,21 @@ def _state_slots(problem: Problem, structure: Structure, decision: Any) -> np.nd
     return out
 
 
+def _evaluate(problem: Problem, decision: Any, traced: bool) -> tuple[Structure, np.ndarray]:
+    """The graph at concrete numbers, or the one that is found where they are traced; and its slots."""
+    seen: list[Structure] = []
+
+    def slots(decision: Any, given: dict[str, Any]) -> Any:
+        point = Objective(problem.stages.objective).at((decision, given))
+        structure = point.structure
+        seen.append(structure)
+        maps = structure.memo("maps", lambda: on_device(structure.maps))
+        return forward(structure, maps, point.data, point.x)
+
+    values = (jax.jit(slots) if traced else slots)(decision, problem.given)
+    return seen[0], np.asarray(values, np.float64)
+
+
 def _stir(problem: Problem, decision: Any, everything: bool) -> tuple[Problem, Any]:
     """Numbers nearby that agree nowhere: controls, and the first state unless the graph depends on its value."""
     rng = np.random.default_rng(0)
@@ -117,6 +131,4 @@ def _stir(problem: Problem, decision: Any, everything: bool) -> tuple[Problem, A
     us = jax.tree.map(move, us)
     start = problem.given["start"]
     given = problem.given | {"start": jax.tree.map(move, start) if everything else start}
-    moved = object.__new__(Problem)
-    moved.stages, moved.given = problem.stages, given
-    return moved, (decision | {"us": us} if problem.stages.optimize else us)
+    return problem.with_given(given), (decision | {"us": us} if problem.stages.optimize else us)

@@ -18,7 +18,8 @@ from gnewt._errors import PlanError, explain_error
 from gnewt._typing import PyTree
 from gnewt.control.problem import Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
-from gnewt.newton import Objective, Policy, Progress, Result, Rollout, make_policy, minimize
+from gnewt.control.tables import find_places
+from gnewt.newton import Group, Objective, Policy, Progress, Result, Rollout, make_policy, minimize
 
 METHODS = {
     "newton": ("adjoint", "linear"),
@@ -32,7 +33,7 @@ METHODS = {
 def solve(
     problem: Problem,
     us: PyTree,
-    method: str = "newton",
+    method: str = "nonlinear-newton",
     *,
     tol: float = 1e-8,
     max_steps: int = 200,
@@ -48,8 +49,8 @@ def solve(
 
     Args:
         us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it.
-        method: `"newton"` (stagewise Newton: adjoint duals, linear back-substitution), `"nonlinear-newton"` (the same with
-            nonlinear back-substitution), `"ddp"` (duals of the value function) or `"ilqr"` (no duals).
+        method: `"nonlinear-newton"` (adjoint duals, nonlinear back-substitution), `"newton"` (stagewise Newton: the same with linear
+            back-substitution), `"ddp"` (duals of the value function) or `"ilqr"` (no duals).
         tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start).
         max_steps: limit on the number of steps.
         search: how steps are kept safe; `gnewt.newton.TrustRegion()` for `newton`, `gnewt.newton.Rollout` for the others.
@@ -165,52 +166,43 @@ class Solution:
             return make_policy(factor.system, factor.point.data, factor.models, 0.0, duals, self.square_root)
 
     @cached_property
-    def _tables(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        structure = self.factor_policy.structure
+    def _tables(self) -> dict[str, np.ndarray]:
+        """Feedforward, gains, and gradients and Hessians of the value function, by stages."""
+        policy = self.factor_policy
+        structure, groups = policy.structure, policy.groups
         controls = control_slots(self.problem, structure)
         with jax.ensure_compile_time_eval():
             states = state_slots(self.problem, structure, self.result.x)
-        horizon, nu, nx = *controls.shape, states.shape[1]
-        stage, number = (np.full(structure.num_slots + 1, -1) for _ in range(2))
-        stage[controls], number[controls] = np.arange(horizon)[:, None], np.arange(nu)
-        gains, feedforward = np.zeros((horizon, nu, nx)), np.zeros((horizon, nu))
-        gradient, hessian = np.zeros((horizon, nx)), np.zeros((horizon, nx, nx))
-        for group in self.factor_policy.groups:
-            if not group.listens.shape[1]:
-                group = dataclasses.replace(
-                    group, listens=np.full((len(group.inputs), 1), structure.num_slots)
-                )
-            k, gain, first, second = (
-                np.asarray(a) for a in (group.k, group.gain, group.value_gradient, group.value_hessian)
-            )
-            missing = group.listens.shape[1] - gain.shape[2]
-            gain, first = np.pad(gain, ((0, 0), (0, 0), (0, missing))), np.pad(first, ((0, 0), (0, missing)))
-            second = np.pad(second, ((0, 0), (0, missing), (0, missing)))
-            for e in range(group.inputs.shape[1]):
-                rows = np.flatnonzero(stage[group.inputs[:, e]] >= 0)
-                t, i = stage[group.inputs[rows, e]], number[group.inputs[rows, e]]
-                same = group.listens[rows][:, None, :] == states[t][:, :, None]
-                at, known = same.argmax(2), same.any(2) & (states[t] >= 0)
-                self._refuse_others(group.listens[rows], np.abs(gain[rows, e]), states[t])
-                feedforward[t, i] = k[rows, e]
-                gains[t, i] = np.where(known, np.take_along_axis(gain[rows, e], at, 1), 0.0)
-                gradient[t] = np.where(known, np.take_along_axis(first[rows], at, 1), 0.0)
-                both = known[:, :, None] & known[:, None, :]
-                hessian[t] = np.where(both, second[rows[:, None, None], at[:, :, None], at[:, None, :]], 0.0)
-        return gains, feedforward, gradient, hessian
+        for group in groups:
+            self._refuse_others(group, controls, states)
+        places = find_places([(g.inputs, g.listens) for g in groups], controls, states)
+        parts = {
+            "gains": [g.gain for g in groups],
+            "feedforward": [g.k for g in groups],
+            "gradient": [g.value_gradient for g in groups],
+            "hessian": [g.value_hessian for g in groups],
+        }
+        with jax.ensure_compile_time_eval():
+            return {name: np.asarray(places.read(name, found)) for name, found in parts.items()}
 
-    def _refuse_others(self, listens: np.ndarray, gains: np.ndarray, states: np.ndarray) -> None:
+    def _refuse_others(self, group: Group, controls: np.ndarray, states: np.ndarray) -> None:
         """Raise PlanError if a control listens to something that is neither its state nor shared by all stages."""
         structure = self.factor_policy.structure
-        controls = control_slots(self.problem, structure)
+        stage = np.full(structure.num_slots + 1, -1)
+        stage[controls] = np.arange(len(controls))[:, None]
         shared = np.ones(structure.num_slots + 1, bool)
-        shared[state_slots(self.problem, structure, self.result.x)] = False
+        shared[states[states >= 0]] = False
         shared[controls] = False
-        own = (listens[:, :, None] == states[:, None, :]).any(2)
         for f in structure.nodes:
             family = structure.families[f]
             shared[np.asarray(family.outs)[~shared[family.args].all(1)]] = False
-        if np.any(~own & ~shared[listens] & (gains > 0)):
+        gains = np.abs(np.asarray(group.gain))
+        for i in range(group.inputs.shape[1]):
+            rows = np.flatnonzero(stage[group.inputs[:, i]] >= 0)
+            listens, at = group.listens[rows], states[stage[group.inputs[rows, i]]]
+            own = (listens[:, :, None] == at[:, None, :]).any(2)
+            if not np.any(~own & ~shared[listens] & (gains[rows, i] > 0)):
+                continue
             raise PlanError(
                 explain_error(
                     "a control listens to more than the state of its stage along this order",
@@ -218,32 +210,39 @@ class Solution:
                 )
             )
 
+    @cached_property
+    def states(self) -> Float[np.ndarray, "T nx"]:
+        """x̄, raveled: what gains multiply the distance to. With a history, x is (past_u, past_x, x)."""
+        with jax.ensure_compile_time_eval():
+            carries = jax.tree.map(lambda a: a[:-1], self.problem.carries(self.result.x))
+            return np.asarray(jax.vmap(lambda c: ravel_pytree(c)[0])(carries))
+
     @property
     def gains(self) -> Float[np.ndarray, "T nu nx"]:
-        """K of u = ū + k + K(x - x̄). With a history, x is (past_u, past_x, x), raveled."""
-        return self._tables[0]
+        """K of u = ū + k + K(x - x̄)."""
+        return self._tables["gains"]
 
     @property
     def feedforward(self) -> Float[np.ndarray, "T nu"]:
         """k: what the next step would change; about 0 at a solution."""
-        return self._tables[1]
+        return self._tables["feedforward"]
 
     @cached_property
     def value_gradient(self) -> Float[np.ndarray, "stages nx"]:
         """∂V_t at x_t, t = 0 … T."""
-        return np.concatenate([self._tables[2], self._last[0][None]])
+        return np.concatenate([self._tables["gradient"], self._last[0][None]])
 
     @cached_property
     def value_hessian(self) -> Float[np.ndarray, "stages nx nx"]:
         """∂²V_t at x_t, t = 0 … T."""
-        return np.concatenate([self._tables[3], self._last[1][None]])
+        return np.concatenate([self._tables["hessian"], self._last[1][None]])
 
     @cached_property
     def _last(self) -> tuple[np.ndarray, np.ndarray]:
         """Gradient and Hessian of the final cost."""
         stages = self.problem.stages
         given = stages.split(self.result.x, self.problem.given)[1]
-        last, unravel = ravel_pytree(jax.tree.map(lambda a: a[-1], self.problem._carries(self.result.x)))
+        last, unravel = ravel_pytree(jax.tree.map(lambda a: a[-1], self.problem.carries(self.result.x)))
 
         def cost(z: Array) -> Any:
             return stages.last_cost(unravel(z), given)
@@ -253,8 +252,7 @@ class Solution:
     @cached_property
     def _nominal(self) -> tuple[Array, Array, Array, Callable]:
         with jax.ensure_compile_time_eval():
-            carries = self.problem._carries(self.result.x)
-            states = jax.vmap(lambda c: ravel_pytree(c)[0])(carries)
+            states = jnp.asarray(self.states)
             controls = jax.vmap(lambda u: ravel_pytree(u)[0])(self.us)
             unravel = ravel_pytree(jax.tree.map(lambda a: a[0], self.us))[1]
             return states, controls, jnp.asarray(self.gains, states.dtype), unravel

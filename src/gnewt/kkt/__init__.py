@@ -1,7 +1,7 @@
 """Plan + x ↦ factor: linearisation (once per iterate) and elimination (once per shift)."""
 
 from gnewt.kkt.causal import CausalOrder, causal_order
-from gnewt.kkt.causal_blocks import DUALS, Swept, Values, hessian_blocks, jacobian_blocks
+from gnewt.kkt.causal_blocks import DUALS, Numbers, Swept, Values, hessian_blocks, jacobian_blocks
 from gnewt.kkt.causal_path import PathWalk, path_walk
 from gnewt.kkt.causal_root import eliminate_roots
 from gnewt.kkt.causal_serial import SerialWalk
@@ -24,6 +24,7 @@ __all__ = [
     "Elimination",
     "LocalModels",
     "NativeFactor",
+    "Numbers",
     "PathWalk",
     "Prepared",
     "ReferenceFactor",

@@ -10,10 +10,16 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from gnewt.graph import Family, Structure
+from gnewt.graph import Data, Structure
+from gnewt.kkt.derivatives import local_derivatives
+from gnewt.kkt.keep import Keeper
 
 DUALS = ("adjoint", "value", "zero")
 """What the Hessians of the nodes are contracted with: λ = ∂f (Newton), ∂V of what is eliminated already (DDP), 0 (iLQR)."""
+
+
+_WRITTEN_OUT = 6
+"""Inputs of a step, at most, that are eliminated by operations written out."""
 
 
 class Swept(NamedTuple):
@@ -29,6 +35,21 @@ class Swept(NamedTuple):
     """q_uᵀ k."""
     curve: Float[Array, "*r"]
     """kᵀ Q_uu k."""
+
+
+class Numbers(NamedTuple):
+    """What an elimination works with."""
+
+    maps: Any
+    """Integers of the walk, on the device."""
+    data: Data
+    slots: Float[Array, " S"]
+    duals: Float[Array, " S"]
+    jacobians: dict[int, Array]
+    hessians: dict[int, Array]
+    shift: Float[Array, ""]
+    share: Any = 1.0
+    """Of the nodes' curvature λ·∂²Φ, where duals are adjoint: 1, or less where the whole of it makes H indefinite."""
 
 
 class Values(NamedTuple):
@@ -91,19 +112,21 @@ def _gather(rows: Array, index: np.ndarray) -> Array:
 
 
 def node_hessian(
-    family: Family, x: Float[Array, " k"], lam: Float[Array, " m"], data: tuple[Any, ...]
+    structure: Structure, f: int, x: Float[Array, " k"], lam: Float[Array, " m"], data: tuple[Any, ...]
 ) -> Float[Array, "k k"]:
-    """∂²(λ·ψ) at one instance, forward over reverse along the arguments in which ψ is not linear."""
-    curved = np.flatnonzero(family.hess_pattern.any(0))
-    if not len(curved):
+    """∂²(λ·ψ) at one instance of a family, by the same programs that linearise all of them."""
+    family = structure.families[f]
+    i, j = np.nonzero(np.tril(family.hess_pattern))
+    if not len(i):
         return jnp.zeros((family.k, family.k), x.dtype)
-
-    def weighed(z: Array) -> Array:
-        full = z if len(curved) == family.k else x.at[curved].set(z)
-        return jnp.vdot(lam, family.fn(full, *data).astype(lam.dtype))
-
-    second = jax.jacfwd(jax.grad(weighed))(x[curved]).astype(x.dtype)
-    return embed(second, curved, curved, family.k, family.k)
+    rows = tuple(
+        d if axis is None else jnp.asarray(d)[None] for axis, d in zip(family.data_axes, data, strict=True)
+    )
+    local = local_derivatives(structure, f, x[:, None], rows, Keeper(x))
+    entries = local.hessian(lam[:, None])[:, 0].astype(x.dtype)
+    place = np.full((family.k, family.k), -1)
+    place[i, j] = place[j, i] = np.arange(len(i))
+    return _gather(entries[None], place)[0]
 
 
 def embed(block: Array, rows: np.ndarray, cols: np.ndarray, n: int, m: int) -> Array:
@@ -163,12 +186,27 @@ def minimise_over(
     elif not definite:
         shifted = quu + shift * jnp.eye(e, dtype=quu.dtype)
         solved, pivot = -jnp.linalg.solve(shifted, right), jnp.min(jnp.linalg.eigvalsh(shifted))
+    elif e <= _WRITTEN_OUT:
+        solved, pivot = _eliminate_rows(quu + shift * jnp.eye(e, dtype=quu.dtype), right)
     else:
         root = jnp.linalg.cholesky(quu + shift * jnp.eye(e, dtype=quu.dtype))
         solved = -jax.scipy.linalg.cho_solve((root, True), right)
         pivot = jnp.min(jnp.diagonal(root)) ** 2
     k, gain = solved[:, -1], solved[:, :-1]
     return Swept(k, gain, pivot, jnp.vdot(qu, k), jnp.vdot(k, quu @ k))
+
+
+def _eliminate_rows(matrix: Float[Array, "e e"], right: Float[Array, "e c"]) -> tuple[Array, Array]:
+    """(-matrix⁻¹ right, smallest pivot) row by row: for a few inputs this is faster than three calls of LAPACK."""
+    whole = jnp.concatenate([matrix, right], axis=1)
+    rows, pivots = list(whole), []
+    for j in range(len(rows)):
+        pivots.append(rows[j][j])
+        unit = rows[j] / rows[j][j]
+        rows = [unit if i == j else row - row[j] * unit for i, row in enumerate(rows)]
+    smallest = jnp.min(jnp.stack(pivots))
+    solved = -jnp.stack(rows)[:, len(rows) :]
+    return jnp.where(smallest > 0, solved, jnp.nan), smallest
 
 
 def pass_on(

@@ -6,6 +6,7 @@ carries a dense value function over the wave. Everything else about a step is st
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,8 +17,11 @@ from jaxtyping import Float
 
 from gnewt.graph import Data
 from gnewt.kkt.causal import CausalOrder
-from gnewt.kkt.causal_blocks import Swept, Values, embed, minimise_over, node_hessian, pass_on, take
+from gnewt.kkt.causal_blocks import Numbers, Swept, Values, embed, minimise_over, node_hessian, pass_on, take
 from gnewt.kkt.causal_rounds import Loop, PathStep, Use, find_rounds
+
+Wave = tuple[Array, Array]
+"""Hessian and gradient of the value function over the wave."""
 
 
 class PathWalk:
@@ -35,37 +39,47 @@ class PathWalk:
     # Backward: elimination
 
     def eliminate(
-        self,
-        maps: Any,
-        data: Data,
-        slots: Float[Array, " S"],
-        duals: Float[Array, " S"],
-        jacobians: dict[int, Array],
-        hessians: dict[int, Array],
-        shift: Float[Array, ""],
-        mode: str,
-        keep_values: bool = False,
-        definite: bool = True,
+        self, numbers: Numbers, mode: str, keep_values: bool = False, definite: bool = True
     ) -> list[tuple[Swept, Values | None]]:
         """Eliminate all steps: for every input step what was found in its rounds, [R, ...].
 
         The value function is taken in the δλ form (E10): its gradient is that of V less λ.
         """
-        wave: tuple[Array, Array] = (jnp.zeros((0, 0), slots.dtype), jnp.zeros((0,), slots.dtype))
-        found: list[tuple[Swept, Values | None]] = []
-        for loop in self.loops:
-            parts = [
-                self._gather(maps, data, slots, duals, jacobians, hessians, loop, s, mode) for s in loop.steps
-            ]
 
-            def round_(wave: Any, xs: Any, loop: Loop = loop) -> tuple[Any, Any]:
+        def gather(loop: Loop, step: PathStep) -> dict[str, Any]:
+            return self._gather(numbers, loop, step, mode)
+
+        def advance(step: PathStep, part: dict[str, Any], wave: Wave) -> tuple[Wave, Any]:
+            if not step.is_input:
+                return self._substitute(step, part, wave, mode, numbers.data), None
+            wave, swept = self._minimise(step, part, wave, numbers.shift, mode, definite)
+            return wave, (swept, Values(part["lam"] + wave[1], wave[0]) if keep_values else None)
+
+        return self.walk(numbers.slots.dtype, gather, advance)
+
+    def walk(
+        self,
+        dtype: Any,
+        gather: Callable[[Loop, PathStep], dict[str, Any]],
+        advance: Callable[[PathStep, dict[str, Any], Wave], tuple[Wave, Any]],
+    ) -> list[Any]:
+        """Run over all steps, equal ones in a loop: what `advance` finds at every input step, [R, ...].
+
+        Args:
+            gather: the numbers of a step in all its rounds.
+            advance: eliminate a step in one round: (wave, what was found).
+        """
+        wave: Wave = (jnp.zeros((0, 0), dtype), jnp.zeros((0,), dtype))
+        found: list[Any] = []
+        for loop in self.loops:
+            parts = [gather(loop, step) for step in loop.steps]
+
+            def round_(wave: Wave, xs: Any, loop: Loop = loop) -> tuple[Wave, Any]:
                 out = []
                 for step, part in zip(loop.steps, xs, strict=True):
+                    wave, seen = advance(step, part, wave)
                     if step.is_input:
-                        wave, swept = self._minimise(step, part, wave, shift, mode, definite)
-                        out.append((swept, Values(part["lam"] + wave[1], wave[0]) if keep_values else None))
-                    else:
-                        wave = self._substitute(step, part, wave, mode, data)
+                        out.append(seen)
                 return wave, out
 
             if loop.repeats == 1:
@@ -76,38 +90,30 @@ class PathWalk:
             found += out
         return found
 
-    def _gather(
-        self,
-        maps: Any,
-        data: Data,
-        slots: Array,
-        duals: Array,
-        jacobians: dict[int, Array],
-        hessians: dict[int, Array],
-        loop: Loop,
-        step: PathStep,
-        mode: str,
-    ) -> dict[str, Any]:
+    def _gather(self, numbers: Numbers, loop: Loop, step: PathStep, mode: str) -> dict[str, Any]:
         """The numbers of a step in all its rounds."""
+        maps, hessians, slots = numbers.maps, numbers.hessians, numbers.slots
         rounds, size, rest = loop.repeats, step.size, len(step.rest)
-        lam = step.slots.read(duals, maps).reshape(rounds, -1)
+        lam = step.slots.read(numbers.duals, maps).reshape(rounds, -1)
         part: dict[str, Any] = {"own": lam}
         loss = self._sum_blocks(maps, rounds, hessians, step.losses, size)
         if loss is not None:
             part["loss"] = loss
         if step.is_input:
-            part["lam"] = step.kept.read(duals, maps).reshape(rounds, -1)
+            part["lam"] = step.kept.read(numbers.duals, maps).reshape(rounds, -1)
             return part
         place = np.full(size, -1)
         place[step.rest] = np.arange(rest)
-        part["jacobian"] = self.jacobian(maps, rounds, jacobians, step, slots.dtype)
+        part["jacobian"] = self.jacobian(maps, rounds, numbers.jacobians, step, slots.dtype)
         curved = self._curved(step)
         if mode == "adjoint":
             node = self._sum_blocks(maps, rounds, hessians, curved, rest, place)
             if node is not None:
-                part["node"] = node
+                part["node"] = numbers.share * node
         elif mode == "value":
-            part["uses"] = [self._instances(maps, data, slots, rounds, use, step, place) for use in curved]
+            part["uses"] = [
+                self._instances(maps, numbers.data, slots, rounds, use, step, place) for use in curved
+            ]
         return part
 
     def jacobian(
@@ -172,11 +178,11 @@ class PathWalk:
         self,
         step: PathStep,
         part: dict[str, Any],
-        wave: tuple[Array, Array],
+        wave: Wave,
         shift: Array,
         mode: str,
         definite: bool,
-    ) -> tuple[tuple[Array, Array], Swept]:
+    ) -> tuple[Wave, Swept]:
         hessian, gradient = _widen(wave, step)
         if "loss" in part:
             hessian = hessian + part["loss"]
@@ -188,9 +194,7 @@ class PathWalk:
         more, push = pass_on(swept, quu, qus, qu, mode == "adjoint")
         return (_symmetric(qss + more), take(gradient, step.rest) + push), swept
 
-    def _substitute(
-        self, step: PathStep, part: dict[str, Any], wave: tuple[Array, Array], mode: str, data: Data
-    ) -> tuple[Array, Array]:
+    def _substitute(self, step: PathStep, part: dict[str, Any], wave: Wave, mode: str, data: Data) -> Wave:
         """x_v = Φ(pa): V(x_v, s) becomes V(J s, s), and λ·∂²Φ comes on top."""
         hessian, gradient = _widen(wave, step)
         if "loss" in part:
@@ -213,7 +217,7 @@ class PathWalk:
             for use, (x, rows) in zip(self._curved(step), part["uses"], strict=True):
                 for c, (args, outs) in enumerate(zip(use.args, use.outs, strict=True)):
                     columns = self._columns(data, use, rows, c)
-                    block = node_hessian(self.structure.families[use.family], x[c], take(lam, outs), columns)
+                    block = node_hessian(self.structure, use.family, x[c], take(lam, outs), columns)
                     out = out + embed(block, place[args], place[args], len(step.rest), len(step.rest))
         return out, take(gradient, step.rest) + jacobian.T @ own
 
@@ -284,7 +288,7 @@ class PathWalk:
         return jnp.zeros(len(step.mine), wave.dtype) if total is None else total
 
 
-def _widen(wave: tuple[Array, Array], step: PathStep) -> tuple[Array, Array]:
+def _widen(wave: Wave, step: PathStep) -> Wave:
     """The value function with the new slots of a step, on which it does not depend yet."""
     more = step.size - step.num_before
     if not more:

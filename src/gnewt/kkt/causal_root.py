@@ -14,55 +14,34 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from gnewt.kkt.causal_blocks import Swept, Values, embed, take
-from gnewt.kkt.causal_path import PathWalk
+from gnewt.kkt.causal_blocks import Numbers, Swept, Values, embed, take
+from gnewt.kkt.causal_path import PathWalk, Wave
 from gnewt.kkt.causal_rounds import Loop, PathStep
 
 
 def eliminate_roots(
-    walk: PathWalk,
-    maps: Any,
-    duals: Float[Array, " S"],
-    jacobians: dict[int, Array],
-    hessians: dict[int, Array],
-    shift: Float[Array, ""],
-    keep_values: bool = False,
+    walk: PathWalk, numbers: Numbers, keep_values: bool = False
 ) -> list[tuple[Swept, Values | None]]:
     """As `PathWalk.eliminate` with zero duals. NaN where a loss is not convex."""
-    roots = {f: _root(block) for f, block in hessians.items() if walk.structure.families[f].is_loss}
-    dtype = duals.dtype
-    wave: tuple[Array, Array] = (jnp.zeros((0, 0), dtype), jnp.zeros((0,), dtype))
-    found: list[tuple[Swept, Values | None]] = []
-    for loop in walk.loops:
-        parts = [_gather(walk, maps, duals, jacobians, roots, loop, step) for step in loop.steps]
+    roots = {f: _root(block) for f, block in numbers.hessians.items() if walk.structure.families[f].is_loss}
 
-        def round_(wave: Any, xs: Any, loop: Loop = loop) -> tuple[Any, Any]:
-            out = []
-            for step, part in zip(loop.steps, xs, strict=True):
-                root, gradient = _widen(wave, step, part["loss"])
-                own, rest = take(gradient, step.mine), take(gradient, step.rest)
-                mine, kept = take(root, step.mine, 1), take(root, step.rest, 1)
-                if not step.is_input:
-                    wave = (
-                        _compress(mine @ part["jacobian"] + kept),
-                        rest + part["jacobian"].T @ own,
-                    )
-                    continue
-                swept = _minimise(mine, kept, own + part["own"], shift)
-                moved = mine @ swept.gain + kept
-                push = swept.gain.T @ (own + part["own"]) + moved.T @ (mine @ swept.k)
-                wave = (_compress(moved), rest + push)
-                values = Values(part["lam"] + wave[1], wave[0].T @ wave[0]) if keep_values else None
-                out.append((swept, values))
-            return wave, out
+    def gather(loop: Loop, step: PathStep) -> dict[str, Any]:
+        return _gather(walk, numbers, roots, loop.repeats, step)
 
-        if loop.repeats == 1:
-            wave, out = round_(wave, jax.tree.map(lambda a: a[0], parts))
-            out = jax.tree.map(lambda a: a[None], out)
-        else:
-            wave, out = jax.lax.scan(round_, wave, parts)
-        found += out
-    return found
+    def advance(step: PathStep, part: dict[str, Any], wave: Wave) -> tuple[Wave, Any]:
+        root, gradient = _widen(wave, step, part["loss"])
+        own, rest = take(gradient, step.mine), take(gradient, step.rest)
+        mine, kept = take(root, step.mine, 1), take(root, step.rest, 1)
+        if not step.is_input:
+            jacobian = part["jacobian"]
+            return (_compress(mine @ jacobian + kept), rest + jacobian.T @ own), None
+        swept = _minimise(mine, kept, own + part["own"], numbers.shift)
+        moved = mine @ swept.gain + kept
+        push = swept.gain.T @ (own + part["own"]) + moved.T @ (mine @ swept.k)
+        wave = (_compress(moved), rest + push)
+        return wave, (swept, Values(part["lam"] + wave[1], wave[0].T @ wave[0]) if keep_values else None)
+
+    return walk.walk(numbers.slots.dtype, gather, advance)
 
 
 def _minimise(mine: Array, kept: Array, qu: Array, shift: Array) -> Swept:
@@ -89,22 +68,16 @@ def _compress(root: Array) -> Array:
     return jnp.pad(root, ((0, columns - rows), (0, 0)))
 
 
-def _widen(wave: tuple[Array, Array], step: PathStep, losses: Array) -> tuple[Array, Array]:
+def _widen(wave: Wave, step: PathStep, losses: Array) -> Wave:
     more = step.size - step.num_before
     root = jnp.pad(wave[0], ((0, 0), (0, more)))
     return jnp.concatenate([root, losses]), jnp.pad(wave[1], (0, more))
 
 
 def _gather(
-    walk: PathWalk,
-    maps: Any,
-    duals: Array,
-    jacobians: dict[int, Array],
-    roots: dict[int, Array],
-    loop: Loop,
-    step: PathStep,
+    walk: PathWalk, numbers: Numbers, roots: dict[int, Array], rounds: int, step: PathStep
 ) -> dict[str, Any]:
-    rounds = loop.repeats
+    maps, duals = numbers.maps, numbers.duals
     rows = [jnp.zeros((rounds, 0, step.size), duals.dtype)]
     for use in step.losses:
         if use.family in roots:
@@ -120,7 +93,7 @@ def _gather(
     if step.is_input:
         part["lam"] = step.kept.read(duals, maps).reshape(rounds, -1)
     else:
-        part["jacobian"] = walk.jacobian(maps, rounds, jacobians, step, duals.dtype)
+        part["jacobian"] = walk.jacobian(maps, rounds, numbers.jacobians, step, duals.dtype)
     return part
 
 

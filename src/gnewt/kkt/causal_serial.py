@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from gnewt.graph import Data, Family
 from gnewt.kkt.causal import CausalOrder
-from gnewt.kkt.causal_blocks import Swept, Values, minimise_over, node_hessian, pass_on
+from gnewt.kkt.causal_blocks import Numbers, Swept, Values, minimise_over, node_hessian, pass_on
 
 _INPUT, _NODE, _CURVED = 0, 1, 2
 """Kinds of events; Hessians of family i of the nodes are events of kind _CURVED + i."""
@@ -131,29 +131,22 @@ class SerialWalk:
     # Backward
 
     def eliminate(
-        self,
-        maps: dict[str, Any],
-        data: Data,
-        slots: Float[Array, " S"],
-        duals: Float[Array, " S"],
-        jacobians: dict[int, Array],
-        hessians: dict[int, Array],
-        shift: Float[Array, ""],
-        mode: str,
-        keep_values: bool = False,
-        definite: bool = True,
+        self, numbers: Numbers, mode: str, keep_values: bool = False, definite: bool = True
     ) -> list[tuple[Swept, Values | None]]:
         """As `PathWalk.eliminate`, with one list of all input steps."""
+        maps, data, slots, shift = numbers.maps, numbers.data, numbers.slots, numbers.shift
         dtype, e = slots.dtype, self._e
         jacobian = jnp.zeros(self._num_jacobians + 1, dtype)
-        for f, block in jacobians.items():
+        for f, block in numbers.jacobians.items():
             jacobian = jacobian.at[maps[f"jac{f}"]].add(block)
         matrix = jnp.zeros(self._num_pairs + 1, dtype)
-        for f, block in hessians.items():
-            if mode == "adjoint" or self.structure.families[f].is_loss:
+        for f, block in numbers.hessians.items():
+            if self.structure.families[f].is_loss:
                 matrix = matrix.at[maps[f"hess{f}"]].add(block)
+            elif mode == "adjoint":
+                matrix = matrix.at[maps[f"hess{f}"]].add(numbers.share * block)
         matrix = matrix.at[-1].set(0)
-        lam = jnp.append(duals, 0)
+        lam = jnp.append(numbers.duals, 0)
         nothing = (
             Swept(*(jnp.zeros(shape, dtype) for shape in ((e,), (e, self._b), (), (), ()))),
             Values(jnp.zeros(self._b, dtype), jnp.zeros((self._b, self._b), dtype)) if keep_values else None,
@@ -194,7 +187,9 @@ class SerialWalk:
             def run(matrix: Array, p: Array, row: Array) -> Any:
                 outs = maps[f"outs{f}"][row]
                 columns = _columns(family, data[f], row)
-                block = node_hessian(family, slots[maps[f"args{f}"][row]], p[outs] + lam[outs], columns)
+                block = node_hessian(
+                    self.structure, f, slots[maps[f"args{f}"][row]], p[outs] + lam[outs], columns
+                )
                 return matrix.at[maps[f"hess{f}"][row]].add(block).at[-1].set(0), p, nothing
 
             return run

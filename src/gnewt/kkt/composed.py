@@ -163,10 +163,16 @@ class Composed:
     def __init__(
         self, made: Composition, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
     ) -> None:
-        self._made, self._family, self._dtype, self._keeper = made, family, x.dtype, keeper
+        self._made, self._family, self._n, self._dtype, self._keeper = (
+            made,
+            family,
+            x.shape[1],
+            x.dtype,
+            keeper,
+        )
         inputs = dict(zip(made.x.tolist(), x, strict=True))
         for nodes, values, axis in zip(made.data, data, family.data_axes, strict=True):
-            flat = jnp.reshape(values, (nodes.size,) if axis is None else (family.n, nodes.size))
+            flat = jnp.reshape(values, (nodes.size,) if axis is None else (self._n, nodes.size))
             inputs.update({int(node): flat[..., i] for i, node in enumerate(nodes.ravel())})
         cores = made.cuts.cores
         read = dict.fromkeys(node for core in cores for node in (*core.args, *core.given))
@@ -203,7 +209,7 @@ class Composed:
         """Have rows of tangents computed once."""
         if not rows:
             return []
-        shape = (self._family.k, self._family.n)
+        shape = (self._family.k, self._n)
         whole = self._keeper.keep(jnp.stack([jnp.broadcast_to(r, shape) for r in rows]), costly=False)
         return list(whole)
 
@@ -222,7 +228,7 @@ class Composed:
         return constant if total is None else total + constant if unit.any() else total
 
     def values(self) -> Array:
-        return jnp.broadcast_to(jnp.asarray(self._outputs[0], self._dtype), (self._family.n,))
+        return jnp.broadcast_to(jnp.asarray(self._outputs[0], self._dtype), (self._n,))
 
     def jacobian(self) -> Array:
         """Return ∂ψ[m, k, n]."""
@@ -230,7 +236,7 @@ class Composed:
 
     def hessian(self, lam: Array | None) -> Array:
         """Return ∂²(λ·ψ)[k, k, n]."""
-        made, k, n = self._made, self._family.k, self._family.n
+        made, k, n = self._made, self._family.k, self._n
         adjoints: dict[int, Any] = {}
         weights = jnp.ones((1, n), self._dtype) if lam is None else lam
         for node, weight in zip(made.outputs, weights, strict=True):

@@ -73,16 +73,20 @@ class Jacobian:
 def local_derivatives(
     structure: Structure, f: int, x: Array, data: tuple[Any, ...], keeper: Keeper
 ) -> Written | InParts | Differentiated:
-    """Return the derivatives of family f at x[k, n]."""
+    """Return the derivatives of family f at x[k, n]: all its instances, or any other number."""
     family = structure.families[f]
-    kinds = tuple((np.shape(d), jnp.result_type(d)) for d in data)
+    kinds = tuple(
+        (np.shape(d) if axis is None else (family.n, *np.shape(d)[1:]), jnp.result_type(d))
+        for axis, d in zip(family.data_axes, data, strict=True)
+    )
     written = structure.memo(("written", f, x.dtype, kinds), lambda: _write(family, x.dtype, kinds))
     if written is not None:
         return Written(written, family, x, data, keeper)
     composed = structure.memo(("composed", f, x.dtype, kinds), lambda: _compose(family, x.dtype, kinds))
     if composed is not None:
         return InParts(composed, family, x, data, keeper)
-    traced = structure.memo(("traced", f, x.dtype, kinds), lambda: _trace(family, x.dtype, kinds))
+    num = x.shape[1]
+    traced = structure.memo(("traced", f, x.dtype, kinds, num), lambda: _trace(family, x.dtype, kinds, num))
     return Differentiated(traced, family, x, data, keeper)
 
 
@@ -176,10 +180,10 @@ class Written:
     def __init__(
         self, written: _Written, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
     ) -> None:
-        self._written, self._n, self._dtype = written, family.n, x.dtype
+        self._written, self._n, self._dtype = written, x.shape[1], x.dtype
         inputs = dict(zip(written.x.tolist(), x, strict=True))
         for nodes, values, axis in zip(written.data, data, family.data_axes, strict=True):
-            flat = jnp.reshape(values, (nodes.size,) if axis is None else (family.n, nodes.size))
+            flat = jnp.reshape(values, (nodes.size,) if axis is None else (x.shape[1], nodes.size))
             inputs.update({int(node): flat[..., i] for i, node in enumerate(nodes.ravel())})
         outputs = [*written.value, *written.jacobian, *written.hessian]
         self._vectors = Vectors(written.program, inputs, outputs, keeper)
@@ -225,19 +229,19 @@ class InParts:
     def __init__(
         self, made: Composition, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
     ) -> None:
-        self._family, self._composed = family, Composed(made, family, x, data, keeper)
+        self._family, self._n, self._composed = family, x.shape[1], Composed(made, family, x, data, keeper)
 
     def values(self) -> Array:
         return self._composed.values()
 
     def jacobian(self) -> Jacobian:
         outs, args = np.nonzero(self._family.jac_pattern)
-        whole = self._composed.jacobian().reshape(-1, self._family.n)
+        whole = self._composed.jacobian().reshape(-1, self._n)
         return Jacobian(take_places(whole, outs * self._family.k + args).T, {})
 
     def hessian(self, lam: Array | None) -> Array:
         i, j = np.nonzero(np.tril(self._family.hess_pattern))
-        whole = self._composed.hessian(lam).reshape(-1, self._family.n)
+        whole = self._composed.hessian(lam).reshape(-1, self._n)
         return take_places(whole, i * self._family.k + j)
 
 
@@ -259,7 +263,7 @@ class _Traced:
     alike: bool
 
 
-def _trace(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> _Traced:
+def _trace(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...], num: int) -> _Traced:
     curves = family.hess_pattern.any(0)
     curved, straight = np.flatnonzero(curves), np.flatnonzero(~curves)
     order = np.argsort(np.concatenate([curved, straight]))
@@ -293,8 +297,11 @@ def _trace(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
         mode = jax.jacfwd if len(straight) <= 2 * family.m else jax.jacrev
         return mode(lambda w: psi(z, w, *data))(w).T
 
-    whole = [jax.ShapeDtypeStruct(shape, kind) for shape, kind in kinds]
-    x, lam = (jax.ShapeDtypeStruct((size, family.n), dtype) for size in (family.k, family.m))
+    whole = [
+        jax.ShapeDtypeStruct(shape if axis is None else (num, *shape[1:]), kind)
+        for (shape, kind), axis in zip(kinds, family.data_axes, strict=True)
+    ]
+    x, lam = (jax.ShapeDtypeStruct((size, num), dtype) for size in (family.k, family.m))
     mapped = jax.vmap(main, (1, *family.data_axes, 1), -1)
     closed = jax.make_jaxpr(mapped)(x, *whole, lam)
     columns = None
@@ -316,7 +323,7 @@ class Differentiated:
         self._main = ArrayProgram(traced.main, keeper)
         self._main.give(0, [x, *data])
         if family.is_loss:
-            self._main.give(1 + len(data), [jnp.ones((1, family.n), x.dtype)])
+            self._main.give(1 + len(data), [jnp.ones((1, x.shape[1]), x.dtype)])
 
     def values(self) -> Array:
         return self._main.get(0)[0]
@@ -331,10 +338,10 @@ class Differentiated:
             rest = ArrayProgram(traced.rest, self._keeper)
             rest.give(0, [self._x[:, 0] if traced.alike else self._x, *self._data])
             found = jnp.asarray(rest.get(0), dtype)
-            shape = (len(traced.straight), family.m, family.n)
+            shape = (len(traced.straight), family.m, self._x.shape[1])
             columns.append(jnp.broadcast_to(found[..., None], shape) if traced.alike else found)
         place = np.argsort(np.concatenate([traced.curved, traced.straight]))
-        flat = jnp.concatenate(columns).reshape(family.k * family.m, family.n)
+        flat = jnp.concatenate(columns).reshape(family.k * family.m, self._x.shape[1])
         return Jacobian(take_places(flat, place[args] * family.m + outs).T, {})
 
     def hessian(self, lam: Array | None) -> Array:
@@ -343,5 +350,5 @@ class Differentiated:
             self._main.give(1 + len(self._data), [lam])
         i, j = np.nonzero(np.tril(self._family.hess_pattern))
         place = np.searchsorted(curved, i) * len(curved) + np.searchsorted(curved, j)
-        second = self._main.get(3).reshape(len(curved) ** 2, self._family.n)
+        second = self._main.get(3).reshape(len(curved) ** 2, self._x.shape[1])
         return take_places(second, place).astype(self._x.dtype)

@@ -42,10 +42,15 @@ class LocalModels:
 
 
 def linearize(
-    structure: Structure, maps: Any, data: Data, x: Float[Array, " N"], curvature: str = "exact"
+    structure: Structure,
+    maps: Any,
+    data: Data,
+    x: Float[Array, " N"],
+    curvature: str = "exact",
+    slots: Float[Array, " S"] | None = None,
 ) -> LocalModels:
-    """Compute the local models at x. Traceable; compile time does not depend on the number of instances."""
-    s = forward(structure, maps, data, x)
+    """Compute the local models at x, or at slots that belong to x. Traceable; compile time does not depend on the number of instances."""
+    s = forward(structure, maps, data, x) if slots is None else slots
     keeper = Keeper(s)
     local = [
         local_derivatives(structure, f, structure.layout.args[f].read(s, maps), data[f], keeper)

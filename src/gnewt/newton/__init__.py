@@ -3,21 +3,24 @@
 from gnewt.newton.check import self_check
 from gnewt.newton.factor import Factor, Inertia
 from gnewt.newton.line_search import LineSearch
-from gnewt.newton.loop import STATUSES, Record
+from gnewt.newton.loop import STATUSES, Record, run
+from gnewt.newton.loop import Problem as Task
 from gnewt.newton.minimize import minimize
 from gnewt.newton.objective import Objective, Point
-from gnewt.newton.policy import Policy, Rule, make_policy
+from gnewt.newton.policy import Group, Policy, Rule, make_policy
 from gnewt.newton.progress import Progress
 from gnewt.newton.result import Result
-from gnewt.newton.rollout import Rollout
+from gnewt.newton.rollout import Rollout, choose_search
 from gnewt.newton.step import STEP_STATUSES, StepInfo, describe, factorize, newton_step
-from gnewt.newton.system import System, system_of
+from gnewt.newton.sweep import sweep_of
+from gnewt.newton.system import System, on_device, system_of
 from gnewt.newton.trust_region import TrustRegion
 
 __all__ = [
     "STATUSES",
     "STEP_STATUSES",
     "Factor",
+    "Group",
     "Inertia",
     "LineSearch",
     "Objective",
@@ -30,12 +33,17 @@ __all__ = [
     "Rule",
     "StepInfo",
     "System",
+    "Task",
     "TrustRegion",
+    "choose_search",
     "describe",
     "factorize",
     "make_policy",
     "minimize",
     "newton_step",
+    "on_device",
+    "run",
     "self_check",
+    "sweep_of",
     "system_of",
 ]

@@ -86,12 +86,12 @@ class LineSearch:
         """Take the step, unless derivatives are not finite there, or nothing is gained within rounding."""
         trial, slope, shift, definite, inertia = proposal.rest
         gradient = problem.gradient(models)
-        close = -trial.length * slope <= _noise(problem, models)
+        close = -trial.length * slope <= problem.noise(models)
         finite = all_finite(after)
         shrinks = largest(problem.gradient(after)) < largest(gradient)
         taken = proposal.wanted & finite & (~close | shrinks)
         shorter = trial.passed & ~finite & (trial.length > problem.eps)
-        rounding = (shift == 0) & (-0.5 * slope <= ROUNDING * _noise(problem, models))
+        rounding = (shift == 0) & (-0.5 * slope <= ROUNDING * problem.noise(models))
         code = jnp.where(taken | shorter, RUNNING, jnp.where(rounding, STALLED, NO_DECREASE))
         code = jnp.where(trial.value == -jnp.inf, UNBOUNDED, code)
         code = jnp.where(definite, code, SINGULAR).astype(jnp.int32)
@@ -129,7 +129,7 @@ class LineSearch:
     def _backtrack(
         self, problem: Problem, x: Array, models: LocalModels, slope: Array, direction: Array, longest: Array
     ) -> _Trial:
-        noise = _noise(problem, models)
+        noise = problem.noise(models)
 
         def attempt(length: Array, count: Array) -> _Trial:
             value = problem.value(x + length * direction)
@@ -144,8 +144,3 @@ class LineSearch:
             2 * longest, jnp.full((), jnp.nan, x.dtype), jnp.zeros((), bool), jnp.zeros((), jnp.int32)
         )
         return jax.lax.while_loop(goes_on, lambda t: attempt(t.length / 2, t.count), first)
-
-
-def _noise(problem: Problem, models: LocalModels) -> Array:
-    """Rounding of f: a decrease below it cannot be seen."""
-    return 16 * problem.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(models.slots.dtype).tiny)

@@ -77,6 +77,8 @@ class Proposal(NamedTuple):
     evaluations: Int[Array, ""]
     rest: Any
     """What `settle` needs to know."""
+    slots: Any = None
+    """The graph at x, where the search evaluated it: derivatives then need not evaluate it again."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,11 +109,15 @@ class Problem:
     def value(self, x: Array) -> Array:
         return self.system.value(dataclasses.replace(self.point, x=x))
 
-    def models(self, x: Array) -> LocalModels:
-        return self.system.linearize(dataclasses.replace(self.point, x=x))
+    def models(self, x: Array, slots: Array | None = None) -> LocalModels:
+        return self.system.linearize(dataclasses.replace(self.point, x=x), slots)
 
     def gradient(self, models: LocalModels) -> Array:
         return models.duals[: self.size]
+
+    def noise(self, models: LocalModels) -> Array:
+        """Rounding of f: a decrease below it cannot be seen."""
+        return 16 * self.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(models.slots.dtype).tiny)
 
     def products_at(self, x: Array) -> Callable[[Array], Array]:
         """v ↦ H·v: what depends on x alone is computed once."""
@@ -230,7 +236,7 @@ def settle(
 def advance(problem: Problem, search: Search, limits: Limits, state: State) -> State:
     """Take one step: propose, linearise there, settle."""
     proposal = search.propose(problem, state.x, state.models, state.memory)
-    after = jax.lax.cond(proposal.wanted, problem.models, lambda _: state.models, proposal.x)
+    after = jax.lax.cond(proposal.wanted, problem.models, lambda *_: state.models, proposal.x, proposal.slots)
     return settle(problem, search, limits, state, proposal, after)
 
 

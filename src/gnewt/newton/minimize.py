@@ -55,7 +55,7 @@ def minimize(
     has_aux: bool = False,
     tol: float = 1e-8,
     max_steps: int = 200,
-    order: str | Sequence[Any] = "auto",
+    order: str | Sequence[Any] | np.ndarray = "auto",
     curvature: str = "exact",
     engine: str = "auto",
     duals: str = "adjoint",
@@ -163,7 +163,7 @@ class _Host:
                     before = int(state.step)
                     proposal = propose(system.operands, point, state)
                     there = dataclasses.replace(point, x=proposal.x)
-                    after = system.linearize(there) if bool(proposal.wanted) else state.models
+                    after = system.linearize(there, proposal.slots) if bool(proposal.wanted) else state.models
                     state = finish(system.operands, point, limits, state, proposal, after)
                     if int(state.step) > before:
                         history.append(_on_host(state.record))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 from jax import Array
 from jax.core import Tracer
 
@@ -86,7 +87,7 @@ class Objective:
         tree: PyTree = args[0] if len(args) == 1 else tuple(args)
         return Point(structure.ravel(tree), structure.data, (), structure, None, False)
 
-    def slots(self, order: str | Sequence[Any]) -> Any:
+    def slots(self, order: str | Sequence[Any] | np.ndarray) -> Any:
         """Translate an order of handles into an order of slots."""
         if isinstance(order, str) or not isinstance(self.target, Graph):
             return order

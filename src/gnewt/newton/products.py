@@ -47,7 +47,7 @@ class ProductSystem:
             return self.bound
         return self.structure.memo("maps", lambda: on_device(self.structure.maps))
 
-    def linearize(self, point: Point) -> LocalModels:
+    def linearize(self, point: Point, slots: Array | None = None) -> LocalModels:
         """Compute value, gradient and scaling."""
         return self._compiled(_models)(self.maps, point)
 

@@ -53,11 +53,17 @@ class _Trial(NamedTuple):
 
 
 class _Attempt(NamedTuple):
-    found: Found
+    """One elimination, and the best that was found along its curve."""
+
     shift: Array
     factor: Array
     good: Array
+    """Whether every Q_uu + μI is positive definite."""
+    slope: Array
+    curve: Array
+    trial: _Trial
     count: Array
+    evaluations: Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +84,8 @@ class Rollout:
     growth: float = 2.0
     max_halvings: int = 12
     """Of η; then μ is raised."""
+    max_halvings_without: int = 2
+    """Lengths tried of the step without the nodes' curvature (adjoint duals only); 0 never leaves it out."""
     square_root: bool = False
     """Eliminate in square-root form: more accurate where weights differ by many orders. Needs `duals="zero"`, losses with
     positive semidefinite Hessians, and a chain."""
@@ -110,15 +118,56 @@ class Rollout:
         return memory._replace(longest=jnp.ones_like(memory.longest))
 
     def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
-        """Eliminate until every Q_uu + μI is positive definite, then backtrack along the curve."""
+        """Eliminate until every Q_uu + μI is positive definite, and backtrack along the curve.
+
+        Where H + μI is not positive definite, first the nodes' curvature is left out: far from a solution the Gauss-Newton step is
+        often good, and costs one elimination, where finding a μ costs many. Only if its full or half step is not, μ is raised.
+        """
         assert isinstance(problem.system, System), "products have no policies"
         sweep = sweep_of(problem.system)
-        attempt = self._eliminate(problem, sweep, models, memory)
-        slope, curve = self._expectation(attempt)
-        trial = self._backtrack(problem, sweep, models, attempt, slope, curve, memory.longest)
-        rest = (trial, slope, curve, attempt.shift, attempt.factor, attempt.good)
-        at = trial.slots[: problem.size]
-        return Proposal(at, attempt.good & trial.passed, attempt.count, trial.count, rest)
+        noise = problem.noise(models)
+
+        def attempt(a: _Attempt) -> _Attempt:
+            shift, factor, share = self._schedule(models, a.count, a.shift, a.factor)
+            found = self._run(problem, sweep, models, shift, share)
+            good, slope, curve = _is_good(found), *self._expectation(found, shift)
+            most = jnp.where(share < 1, self.max_halvings_without, self.max_halvings)
+            trial = self._backtrack(problem, sweep, models, found, slope, curve, memory.longest, good * most)
+            evaluations = a.evaluations + trial.count
+            return _Attempt(shift, factor, good, slope, curve, trial, a.count + 1, evaluations)
+
+        def goes_on(a: _Attempt) -> Array:
+            tried = self._leaves_out(a.count - 1) & ~a.trial.passed & (a.trial.value != -jnp.inf)
+            return (~a.good | tried) & (a.shift < 1e12 * _scale(models))
+
+        nan, no, zero = jnp.full_like(noise, jnp.nan), jnp.zeros((), bool), jnp.zeros((), jnp.int32)
+        nothing = _Trial(memory.longest, models.slots, nan, no, zero)
+        first = _Attempt(memory.shift, memory.factor, no, nan, nan, nothing, zero, zero)
+        done = jax.lax.while_loop(goes_on, attempt, first)
+        rest = (done.trial, done.slope, done.curve, done.shift, done.factor, done.good)
+        at = done.trial.slots[: problem.size]
+        return Proposal(
+            at, done.good & done.trial.passed, done.count, done.evaluations, rest, done.trial.slots
+        )
+
+    def policies(self, problem: Problem, sweep: Sweep, models: LocalModels) -> tuple[Found, Array]:
+        """Policies with the least μ for which they are safe, 0 if possible; and whether there are any."""
+        zero = jnp.zeros_like(models.value)
+        state = (zero, zero + 1, jnp.zeros((), jnp.int32))
+
+        def again(carry: Any) -> Any:
+            (shift, factor, count), _ = carry
+            shift, factor, share = self._schedule(models, count, shift, factor)
+            return (shift, factor, count + 1), self._run(problem, sweep, models, shift, share)
+
+        def goes_on(carry: Any) -> Array:
+            (shift, _, count), found = carry
+            return (count == 0) | (~_is_good(found) & (shift < 1e12 * _scale(models)))
+
+        shapes = jax.eval_shape(lambda: again((state, None))[1])
+        empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        _, found = jax.lax.while_loop(goes_on, again, (state, empty))
+        return found, _is_good(found)
 
     def settle(
         self,
@@ -133,7 +182,7 @@ class Rollout:
         trial, slope, curve, shift, factor, good = proposal.rest
         gradient = problem.gradient(models)
         expected = -(trial.length * slope + 0.5 * trial.length**2 * curve)
-        close = expected <= _noise(problem, models)
+        close = expected <= problem.noise(models)
         finite = all_finite(after)
         shrinks = largest(problem.gradient(after)) < largest(gradient)
         taken = proposal.wanted & finite & (~close | shrinks)
@@ -141,7 +190,7 @@ class Rollout:
         lower, slower = self._change(models, shift, factor, up=False)
         higher, faster = self._change(models, shift, factor, up=True)
         lost = ~taken & ~shorter & (close | (higher > 1e12 * _scale(models)))
-        rounding = -(slope + 0.5 * curve) <= ROUNDING * _noise(problem, models)
+        rounding = -(slope + 0.5 * curve) <= ROUNDING * problem.noise(models)
         code = jnp.where(lost, jnp.where(rounding, STALLED, NO_DECREASE), RUNNING)
         code = jnp.where(trial.value == -jnp.inf, UNBOUNDED, code)
         code = jnp.where(good, code, SINGULAR).astype(jnp.int32)
@@ -163,31 +212,30 @@ class Rollout:
         factor = jnp.minimum(1 / self.growth, factor / self.growth)
         return jnp.where(shift * factor >= first, shift * factor, 0), factor
 
-    def _eliminate(self, problem: Problem, sweep: Sweep, models: LocalModels, memory: Memory) -> _Attempt:
-        def run(shift: Array) -> Found:
-            return sweep.eliminate(
-                problem.point.data, models, shift, self.duals, square_root=self.square_root
-            )
+    def _leaves_out(self, count: Array) -> Array:
+        """Whether an attempt is made without the nodes' curvature: the second one."""
+        return (count == 1) & (self.duals == "adjoint") & (self.max_halvings_without > 0)
 
-        def again(a: _Attempt) -> _Attempt:
-            raised = self._change(models, a.shift, a.factor, up=True)
-            shift = jnp.where(a.count == 0, a.shift, raised[0])
-            factor = jnp.where(a.count == 0, a.factor, raised[1])
-            found = run(shift)
-            pivots = [jnp.all(swept.pivot > 0) & jnp.all(jnp.isfinite(swept.k)) for swept, _ in found]
-            return _Attempt(found, shift, factor, jnp.all(jnp.stack(pivots)), a.count + 1)
+    def _schedule(
+        self, models: LocalModels, count: Array, shift: Array, factor: Array
+    ) -> tuple[Array, Array, Array]:
+        """(μ, factor, share of the nodes' curvature) of the next attempt."""
+        higher, faster = self._change(models, shift, factor, up=True)
+        same = (count == 0) | self._leaves_out(count)
+        share = jnp.where(self._leaves_out(count), jnp.zeros_like(shift), 1)
+        return jnp.where(same, shift, higher), jnp.where(same, factor, faster), share
 
-        empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(run, memory.shift))
-        first = _Attempt(empty, memory.shift, memory.factor, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
-        limit = 1e12 * _scale(models)
-        return jax.lax.while_loop(lambda a: ~a.good & (a.shift < limit), again, first)
+    def _run(self, problem: Problem, sweep: Sweep, models: LocalModels, shift: Array, share: Array) -> Found:
+        return sweep.eliminate(
+            problem.point.data, models, shift, self.duals, square_root=self.square_root, share=share
+        )
 
-    def _expectation(self, attempt: _Attempt) -> tuple[Array, Array]:
+    def _expectation(self, found: Found, shift: Array) -> tuple[Array, Array]:
         """(Σ q_uᵀk, Σ kᵀQ_uu k), the second with μ where μ is part of the model."""
-        slope = sum((jnp.sum(swept.slope) for swept, _ in attempt.found), jnp.zeros_like(attempt.shift))
-        curve = sum((jnp.sum(swept.curve) for swept, _ in attempt.found), jnp.zeros_like(attempt.shift))
+        slope = sum((jnp.sum(swept.slope) for swept, _ in found), jnp.zeros_like(shift))
+        curve = sum((jnp.sum(swept.curve) for swept, _ in found), jnp.zeros_like(shift))
         if self.duals == "adjoint":
-            curve = curve + attempt.shift * sum(jnp.sum(swept.k**2) for swept, _ in attempt.found)
+            curve = curve + shift * sum(jnp.sum(swept.k**2) for swept, _ in found)
         return slope, curve
 
     def _backtrack(
@@ -195,16 +243,17 @@ class Rollout:
         problem: Problem,
         sweep: Sweep,
         models: LocalModels,
-        attempt: _Attempt,
+        found: Found,
         slope: Array,
         curve: Array,
         longest: Array,
+        most: Array,
     ) -> _Trial:
-        noise = _noise(problem, models)
+        noise = problem.noise(models)
 
         def try_length(trial: _Trial) -> _Trial:
             length = trial.length / 2
-            slots = sweep.roll_out(problem.point.data, models, attempt.found, length)
+            slots = sweep.roll_out(problem.point.data, models, found, length)
             value = sweep.value(problem.system.maps, problem.point.data, slots)
             expected = length * slope + 0.5 * length**2 * curve
             enough = value <= models.value + self.armijo * expected
@@ -213,12 +262,16 @@ class Rollout:
             return _Trial(length, slots, value, passed, trial.count + 1)
 
         def goes_on(trial: _Trial) -> Array:
-            more = ~trial.passed & (trial.value != -jnp.inf) & (trial.count < self.max_halvings)
-            return more & attempt.good
+            return ~trial.passed & (trial.value != -jnp.inf) & (trial.count < most)
 
         nan = jnp.full((), jnp.nan, models.value.dtype)
         first = _Trial(2 * longest, models.slots, nan, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
         return jax.lax.while_loop(goes_on, try_length, first)
+
+
+def _is_good(found: Found) -> Array:
+    pivots = [jnp.all(swept.pivot > 0) & jnp.all(jnp.isfinite(swept.k)) for swept, _ in found]
+    return jnp.all(jnp.stack(pivots))
 
 
 BACK_SUBSTITUTIONS = ("linear", "nonlinear")
@@ -254,8 +307,3 @@ def choose_search(search: Search | None, duals: str, back_substitution: str) -> 
 
 def _scale(models: LocalModels) -> Any:
     return jnp.maximum(largest(models.sources), jnp.finfo(models.slots.dtype).tiny)
-
-
-def _noise(problem: Problem, models: LocalModels) -> Array:
-    """Rounding of f: a decrease below it cannot be seen."""
-    return 16 * problem.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(models.slots.dtype).tiny)

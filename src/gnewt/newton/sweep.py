@@ -16,6 +16,7 @@ from gnewt._errors import PlanError, explain_error
 from gnewt.graph import Structure, objective
 from gnewt.kkt import (
     LocalModels,
+    Numbers,
     PathWalk,
     SerialWalk,
     Swept,
@@ -66,6 +67,7 @@ class Sweep:
         keep_values: bool = False,
         square_root: bool = False,
         definite: bool = True,
+        share: Any = 1.0,
     ) -> Found:
         """Eliminate everything; Hessians of the nodes are contracted with the given duals.
 
@@ -73,33 +75,28 @@ class Sweep:
             keep_values: also return the value function behind every input step.
             square_root: in square-root form.
             definite: whether every Q_uu + μI must be positive definite.
+            share: of the nodes' curvature, with adjoint duals.
         """
-        jacobians = jacobian_blocks(self.structure, models.sources)
-        hessians = hessian_blocks(self.structure, models.sources)
-        shift = jnp.asarray(shift, models.slots.dtype)
-        if square_root:
-            if not isinstance(self.walk, PathWalk):
-                raise PlanError(
-                    explain_error(
-                        "the square-root form runs along a chain of stages, and this graph is none",
-                        remedy="use square_root=False",
-                    )
-                )
-            return eliminate_roots(
-                self.walk, self.arrays, models.duals, jacobians, hessians, shift, keep_values
-            )
-        return self.walk.eliminate(
+        numbers = Numbers(
             self.arrays,
             data,
             models.slots,
             models.duals,
-            jacobians,
-            hessians,
-            shift,
-            duals,
-            keep_values,
-            definite,
+            jacobian_blocks(self.structure, models.sources),
+            hessian_blocks(self.structure, models.sources),
+            jnp.asarray(shift, models.slots.dtype),
+            share,
         )
+        if not square_root:
+            return self.walk.eliminate(numbers, duals, keep_values, definite)
+        if not isinstance(self.walk, PathWalk):
+            raise PlanError(
+                explain_error(
+                    "the square-root form runs along a chain of stages, and this graph is none",
+                    remedy="use square_root=False",
+                )
+            )
+        return eliminate_roots(self.walk, numbers, keep_values)
 
     def roll_out(self, data: Any, models: LocalModels, found: Found, length: Any) -> Float[Array, " S"]:
         """Slots along u = ū + ηk + K(s - s̄)."""

@@ -67,9 +67,9 @@ class System:
     def arrays(self) -> Any:
         return on_device(self.engine.arrays) if self.bound is None else self.bound[1]
 
-    def linearize(self, point: Point) -> LocalModels:
-        """Compute values, duals and local derivatives."""
-        return self._shared(_linearized, self.curvature)(self.maps, point)
+    def linearize(self, point: Point, slots: Array | None = None) -> LocalModels:
+        """Compute values, duals and local derivatives; slots are computed unless they are given."""
+        return self._shared(_linearized, self.curvature)(self.maps, point, slots)
 
     def value(self, point: Point) -> Array:
         """Compute f alone, by evaluating the graph."""
@@ -123,8 +123,8 @@ def on_device(arrays: Any) -> Any:
         return jax.tree_util.tree_map(jnp.asarray, arrays)
 
 
-def _linearized(curvature: str, maps: Any, point: Point) -> LocalModels:
-    return linearize(point.structure, maps, point.data, point.x, curvature)
+def _linearized(curvature: str, maps: Any, point: Point, slots: Array | None) -> LocalModels:
+    return linearize(point.structure, maps, point.data, point.x, curvature, slots)
 
 
 def _value(maps: Any, point: Point) -> Array:
@@ -160,7 +160,7 @@ def system_of(point: Point, order: Any = "auto", curvature: str = "exact", engin
     name, why = choose_engine(engine, platform)
     if isinstance(order, str) and order == "auto" and name == "xla" and platform != "cpu":
         order = "parallel"  # a GPU wants few levels of many fronts
-    key = order if isinstance(order, str) else tuple(tuple(np.ravel(group).tolist()) for group in order)
+    key = _order_key(order)
     plan = structure.memo(("plan", key), lambda: make_plan(structure, order))
     refuse_memory(plan)
 
@@ -169,6 +169,15 @@ def system_of(point: Point, order: Any = "auto", curvature: str = "exact", engin
         return System(structure, plan, curvature, prepared, why, order)
 
     return structure.memo(("system", key, curvature, name), make)
+
+
+def _order_key(order: Any) -> Any:
+    """What two equal orders agree in. For an array of slots it takes no time, however long it is."""
+    if isinstance(order, str):
+        return order
+    if isinstance(order, np.ndarray) and order.ndim == 1:
+        return order.dtype.str, order.tobytes()
+    return tuple(tuple(np.ravel(group).tolist()) for group in order)
 
 
 def num_sources(structure: Structure) -> int:
