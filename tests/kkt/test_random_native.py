@@ -113,7 +113,8 @@ def check_chains(numbers: range) -> None:
     assert outcomes["regular"] > len(numbers) // 2, outcomes
     assert outcomes["singular"] > len(numbers) // 3, outcomes
     assert outcomes["false alarm"] == 0, outcomes
-    assert outcomes["missed"] <= 1, outcomes  # of some seventy singular ones; in a thousand chains there is one
+    # Of some seventy singular ones; in a thousand chains there is one.
+    assert outcomes["missed"] <= 1, outcomes
     assert outcomes["wrong rank"] <= len(numbers) // 20, outcomes
 
 
