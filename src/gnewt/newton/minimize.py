@@ -42,8 +42,9 @@ from gnewt.newton.system import System, system_of
 from gnewt.newton.trust_region import TrustRegion
 
 _MINUTES, _SECONDS = 1e12, 1e10
-"""Flops of a factorisation that takes so long on one core. Minutes are hopeless; seconds are, where the tree is no
-better than the dense Hessian: hundreds of products take as long, and a step needs several factorisations."""
+"""Flops of a factorisation that takes so long on one core. Minutes are hopeless; seconds are, where the tree is
+little better than the dense Hessian: hundreds of products take as long, and a step needs several factorisations."""
+_LITTLE = 10
 
 
 def minimize(
@@ -120,10 +121,10 @@ def _system(point: Point, order: Any, curvature: str, engine: str) -> System | P
     try:
         system = system_of(point, order, curvature, engine)
         cost = system.plan.certificate
-        dense = cost.flops > _SECONDS and cost.flops >= cost.dense_flops
+        dense = cost.flops > _SECONDS and _LITTLE * cost.flops >= cost.dense_flops
         if engine != "auto" or not (dense or cost.flops > _MINUTES):
             return system
-        why = f"a factorisation would take {'seconds and is dense' if dense else 'minutes'}: {cost}"
+        why = f"a factorisation would take {'seconds and is nearly dense' if dense else 'minutes'}: {cost}"
     except WidthError as error:
         if engine != "auto":
             raise
