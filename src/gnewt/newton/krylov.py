@@ -1,13 +1,15 @@
 """The trust-region subproblem from products H·v: Lanczos, and the exact solution in the space that it spans.
 
 With S = diag(size of the rows of H)^(-1/2) the ball is ‖S⁻¹p‖ ≤ Δ. Lanczos on SHS from Sg gives SHS ≈ QTQᵀ with T
-tridiagonal, and the subproblem in y, p = SQy, has k variables (GLTR). The vectors are kept and orthogonalised against
-each other, so that T stays true. The small problem is solved now and then only, by elimination of T + μI for many μ
-at once.
+tridiagonal, and the subproblem in y, p = SQy, has k variables (GLTR). The vectors are kept, and made orthogonal to
+each other anew whenever they are about to lose that (Simon's partial reorthogonalisation), so that T stays true. The
+small problem is solved now and then only, by elimination of T + μI for many μ at once. Where the vectors fill their
+memory and the Newton step is inside of the ball, conjugate gradients go on from there, which need no memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,22 +21,32 @@ from gnewt.kkt import LocalModels
 from gnewt.newton.loop import Problem
 from gnewt.newton.subproblem import Solution, Spectrum
 
+_FEW = 48
 _MOST = 512
 _NUMBERS = 20_000_000
-"""Limits on the number of Lanczos vectors, and on the memory that they take."""
-_BLOCK = 32
+"""Limits on the number of Lanczos vectors (most steps need few, and a small memory is cheaper to set up), and on the
+memory that they take."""
+_BLOCK = 16
 """Lanczos vectors that a new one is made orthogonal to at a time."""
 _SHIFTS = 31
 """Shifts of T that are tried at a time."""
+
+Product = Callable[[Array], Array]
 
 
 class _Lanczos(NamedTuple):
     basis: Float[Array, "rows n"]
     diagonal: Float[Array, " most"]
     beside: Float[Array, " most"]
+    lost: Float[Array, "2 most"]
+    """Estimates of q·qⱼ for the newest vector q and the one before it, all j."""
+    again: Bool[Array, ""]
+    """The next vector is made orthogonal, too."""
     count: Int[Array, ""]
     small: _Small
     done: Bool[Array, ""]
+    full: Bool[Array, ""]
+    """The memory was full before the problem was solved."""
 
 
 class _Small(NamedTuple):
@@ -45,6 +57,18 @@ class _Small(NamedTuple):
     decrease: Float[Array, ""]
 
 
+class _Ball(NamedTuple):
+    """The subproblem in the scaled variables."""
+
+    gradient: Float[Array, " n"]
+    size: Float[Array, ""]
+    """‖gradient‖."""
+    radius: Float[Array, ""]
+    reach: Float[Array, ""]
+    share: Float[Array, ""]
+    """The residual may be so much of the gradient."""
+
+
 def solve_with_products(
     problem: Problem, x: Array, models: LocalModels, radius: Array, reach: Array, spectrum: Spectrum
 ) -> Solution:
@@ -53,48 +77,169 @@ def solve_with_products(
     Args:
         reach: length up to which the Newton step is taken where no negative curvature was met.
     """
-    n, dtype = problem.size, x.dtype
+    n = problem.size
     most = max(1, min(n, _MOST, max(10, _NUMBERS // n)))
     scale = 1.0 / jnp.sqrt(models.sources)
     gradient = scale * problem.gradient(models)
-    size = jnp.linalg.norm(gradient)
-    tiny, eps = jnp.finfo(dtype).tiny, jnp.finfo(dtype).eps
     share = jnp.minimum(0.1, jnp.sqrt(jnp.max(jnp.abs(problem.gradient(models)))))
-    multiply = problem.products_at(x)
+    ball = _Ball(gradient, jnp.linalg.norm(gradient), radius, reach, share)
+    product = problem.products_at(x)
 
-    def extend(s: _Lanczos) -> _Lanczos:
-        q, k = s.basis[s.count], s.count + 1
-        w = scale * multiply(scale * q)
-        diagonal = s.diagonal.at[s.count].set(jnp.vdot(q, w))
-        before = jnp.maximum(s.count - 1, 0)
-        w = w - diagonal[s.count] * q - jnp.where(s.count > 0, s.beside[before], 0.0) * s.basis[before]
-        w = _remove(s.basis, k, w)
-        beta = jnp.linalg.norm(w)
-        ended = ~(beta > 10 * eps * jnp.max(jnp.abs(diagonal))) | (k == most)
-        basis = s.basis.at[k].set(jnp.where(ended, 0.0, w / jnp.maximum(beta, tiny)))
-        # The longer T is, the less often it is worth a look.
-        due = ended | (k % jnp.maximum(1, _power_of_two_below(k) // 4) == 0)
-        small = jax.lax.cond(
-            due, lambda: _solve_tridiagonal(diagonal, s.beside, k, size, radius, reach), lambda: s.small
+    def multiply(v: Array) -> Array:
+        return scale * product(scale * v)
+
+    few = _lanczos(multiply, ball, _begin(ball, min(most, _FEW)))
+    p, shift, decrease = (
+        _finish(multiply, ball, few)
+        if most <= _FEW
+        else jax.lax.cond(
+            few.full,
+            lambda: _finish(multiply, ball, _lanczos(multiply, ball, _grow(few, most))),
+            lambda: _finish(multiply, ball, few),
         )
-        accurate = due & (beta * jnp.abs(small.y[s.count]) <= share * size)
-        return _Lanczos(basis, diagonal, s.beside.at[s.count].set(beta), k, small, ended | accurate)
+    )
+    length, zero = jnp.linalg.norm(p), jnp.zeros((), jnp.int32)
+    return Solution(scale * p, shift, decrease, decrease > 0, spectrum, zero, length)
 
-    zero = jnp.zeros((), dtype)
+
+def _begin(ball: _Ball, most: int) -> _Lanczos:
+    n, dtype = ball.gradient.size, ball.gradient.dtype
+    zero, false = jnp.zeros((), dtype), jnp.zeros((), bool)
+    empty = jnp.zeros(most, dtype)
+    basis = jnp.zeros((-(-(most + 1) // _BLOCK) * _BLOCK, n), dtype)
+    first = ball.gradient / jnp.maximum(ball.size, jnp.finfo(dtype).tiny)
+    small = _Small(empty, zero, zero - jnp.inf)
+    count = jnp.zeros((), jnp.int32)
+    return _Lanczos(
+        basis.at[0].set(first), empty, empty, jnp.zeros((2, most), dtype), false, count, small, false, false
+    )
+
+
+def _grow(s: _Lanczos, most: int) -> _Lanczos:
+    """Go on with more memory."""
     rows = -(-(most + 1) // _BLOCK) * _BLOCK
-    begin = _Lanczos(
-        jnp.zeros((rows, n), dtype).at[0].set(gradient / jnp.maximum(size, tiny)),
-        jnp.zeros(most, dtype),
-        jnp.zeros(most, dtype),
-        jnp.zeros((), jnp.int32),
-        _Small(jnp.zeros(most, dtype), zero, zero - jnp.inf),
+
+    def longer(v: Array, to: int) -> Array:
+        return jnp.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, to - v.shape[-1])])
+
+    return _Lanczos(
+        jnp.pad(s.basis, ((0, rows - len(s.basis)), (0, 0))),
+        longer(s.diagonal, most),
+        longer(s.beside, most),
+        longer(s.lost, most),
+        s.again,
+        s.count,
+        s.small._replace(y=longer(s.small.y, most)),
+        jnp.zeros((), bool),
         jnp.zeros((), bool),
     )
-    end = jax.lax.while_loop(lambda s: ~s.done, extend, begin)
-    y, shift, decrease = end.small
-    step = scale * (end.basis[:most].T @ y)
-    length = jnp.linalg.norm(y)
-    return Solution(step, shift, decrease, decrease > 0, spectrum, zero.astype(jnp.int32), length)
+
+
+def _lanczos(multiply: Product, ball: _Ball, begin: _Lanczos) -> _Lanczos:
+    """Span a space that holds a good enough solution, or fill the memory."""
+    most, dtype = len(begin.diagonal), begin.diagonal.dtype
+    tiny, eps = jnp.finfo(dtype).tiny, jnp.finfo(dtype).eps
+
+    def extend(s: _Lanczos) -> _Lanczos:
+        at, k = s.count, s.count + 1
+        q, before = s.basis[at], jnp.maximum(at - 1, 0)
+        w = multiply(q)
+        diagonal = s.diagonal.at[at].set(jnp.vdot(q, w))
+        w = w - diagonal[at] * q - jnp.where(at > 0, s.beside[before], 0.0) * s.basis[before]
+        lost = _estimate(s.lost, diagonal, s.beside, at, jnp.linalg.norm(w))
+        due = s.again | (jnp.max(jnp.where(jnp.arange(most) < at, jnp.abs(lost[0]), 0.0)) > jnp.sqrt(eps))
+        w = jax.lax.cond(due, lambda: _remove(s.basis, k, w), lambda: w)
+        lost = lost.at[0].set(jnp.where(due, eps, lost[0]))
+        beta = jnp.linalg.norm(w)
+        spanned = ~(beta > 10 * eps * jnp.max(jnp.abs(diagonal)))
+        ended = spanned | (k == most)
+        basis = s.basis.at[k].set(jnp.where(spanned, 0.0, w / jnp.maximum(beta, tiny)))
+        # The longer T is, the less often it is worth a look.
+        looks = ended | (k % jnp.maximum(1, _power_of_two_below(k) // 4) == 0)
+        small = jax.lax.cond(looks, lambda: _solve_tridiagonal(diagonal, s.beside, k, ball), lambda: s.small)
+        accurate = looks & (beta * jnp.abs(small.y[at]) <= ball.share * ball.size)
+        return _Lanczos(
+            basis,
+            diagonal,
+            s.beside.at[at].set(beta),
+            lost,
+            due & ~s.again,
+            k,
+            small,
+            ended | accurate,
+            ended & ~spanned & ~accurate,
+        )
+
+    return jax.lax.while_loop(lambda s: ~s.done, extend, begin)
+
+
+def _estimate(lost: Array, diagonal: Array, beside: Array, at: Array, beta: Array) -> Array:
+    """Follow how q·qⱼ grows from rounding, by the recurrence that the vectors themselves obey."""
+    most, eps = len(diagonal), jnp.finfo(diagonal.dtype).eps
+    j = jnp.arange(most)
+    now = jnp.where(j == at, 1.0, lost[0])
+    left = jnp.concatenate([jnp.zeros(1, now.dtype), beside[:-1] * now[:-1]])
+    right = beside * jnp.concatenate([now[1:], jnp.zeros(1, now.dtype)])
+    last = jnp.where(at > 0, beside[jnp.maximum(at - 1, 0)], 0.0)
+    grown = right + (diagonal - diagonal[at]) * now + left - last * lost[1]
+    noise = 2 * eps * (jnp.max(jnp.abs(diagonal)) + jnp.max(jnp.abs(beside)))
+    grown = (grown + jnp.where(grown < 0, -noise, noise)) / jnp.maximum(beta, jnp.finfo(now.dtype).tiny)
+    return jnp.stack([jnp.where(j < at, grown, jnp.where(j == at, eps * most, 0.0)), now])
+
+
+def _finish(multiply: Product, ball: _Ball, s: _Lanczos) -> tuple[Array, Array, Array]:
+    """Return (p, shift, decrease); with conjugate gradients where the Newton step needs more vectors than there are."""
+    p = _combine(s.basis, s.count, s.small.y)
+    goes_on = s.full & (s.small.shift == 0) & (s.small.decrease > 0)
+    p, decrease = jax.lax.cond(
+        goes_on, lambda: _conjugate_gradients(multiply, ball, s, p), lambda: (p, s.small.decrease)
+    )
+    return p, s.small.shift, decrease
+
+
+def _conjugate_gradients(multiply: Product, ball: _Ball, s: _Lanczos, p: Array) -> tuple[Array, Array]:
+    """Go on where Lanczos ended: its next step is that of conjugate gradients, along the direction after T⁻¹eₖ."""
+    last = jnp.zeros_like(s.diagonal).at[s.count - 1].set(1.0)
+    _, t = _eliminate(s.diagonal, s.beside, s.count, jnp.zeros(1, p.dtype), last)
+    before = _combine(s.basis, s.count, t[:, 0])
+    residual = -ball.gradient - multiply(p)
+    pushed = multiply(before)
+    direction = residual - jnp.vdot(pushed, residual) / jnp.vdot(pushed, before) * before
+    decrease = 0.5 * (jnp.vdot(residual, p) - jnp.vdot(ball.gradient, p))
+    reach = jnp.where(jnp.isfinite(ball.reach), ball.reach, 1e3 * jnp.linalg.norm(p))
+
+    def step(c: tuple[Array, ...]) -> tuple[Array, ...]:
+        p, residual, direction, decrease, _, count = c
+        pushed = multiply(direction)
+        curvature, slope = jnp.vdot(direction, pushed), jnp.vdot(residual, direction)
+        # To the minimum along the direction, or to the boundary.
+        along, square = jnp.vdot(p, direction), jnp.vdot(direction, direction)
+        room = jnp.maximum(reach**2 - jnp.vdot(p, p), 0.0)
+        end = room / jnp.maximum(along + jnp.sqrt(along**2 + square * room), jnp.finfo(p.dtype).tiny)
+        length = jnp.where(curvature > 0, slope / curvature, jnp.inf)
+        leaves = ~(length < end)
+        length = jnp.where(leaves, end, length)
+        p = p + length * direction
+        rest = residual - length * pushed
+        ratio = jnp.vdot(rest, rest) / jnp.vdot(residual, residual)
+        gain = length * slope - 0.5 * length**2 * curvature
+        good = jnp.linalg.norm(rest) <= ball.share * ball.size
+        return p, rest, rest + ratio * direction, decrease + gain, leaves | good, count + 1
+
+    begin = (p, residual, direction, decrease, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
+    end = jax.lax.while_loop(lambda c: ~c[4] & (c[5] < ball.gradient.size), step, begin)
+    return end[0], end[3]
+
+
+def _combine(basis: Array, count: Array, y: Array) -> Array:
+    """Σ yᵢ·qᵢ over the first `count` rows."""
+    y = jnp.pad(y, (0, len(basis) - len(y)))
+
+    def block(i: Any, p: Array) -> Array:
+        rows = jax.lax.dynamic_slice_in_dim(basis, i * _BLOCK, _BLOCK)
+        return p + jax.lax.dynamic_slice_in_dim(y, i * _BLOCK, _BLOCK) @ rows
+
+    return jax.lax.fori_loop(0, (count + _BLOCK - 1) // _BLOCK, block, jnp.zeros_like(basis[0]))
 
 
 def _remove(basis: Array, count: Array, w: Array) -> Array:
@@ -111,11 +256,10 @@ def _power_of_two_below(k: Array) -> Array:
     return jnp.left_shift(1, 31 - jax.lax.clz(k))
 
 
-def _solve_tridiagonal(
-    diagonal: Array, beside: Array, count: Array, size: Array, radius: Array, reach: Array
-) -> _Small:
+def _solve_tridiagonal(diagonal: Array, beside: Array, count: Array, ball: _Ball) -> _Small:
     """Minimise size·y₁ + ½yᵀTy in the ball, T the leading block of `count` rows."""
     dtype, most = diagonal.dtype, len(diagonal)
+    size, radius, reach = ball.size, ball.radius, ball.reach
     inside = jnp.arange(most) < count
     links = jnp.where(jnp.arange(most) < count - 1, beside, 0.0)
     diagonal = jnp.where(inside, diagonal, 0.0)

@@ -26,6 +26,12 @@ from gnewt.newton.loop import (
     largest,
 )
 from gnewt.newton.subproblem import Solution, Spectrum, begin_spectrum, forget, solve_subproblem
+from gnewt.newton.trials import Line, Trials, try_lengths
+
+_CLEAR = 1e3
+"""A decrease that stands out so far from the noise of f tells something of the shape of f along the step."""
+_PATIENCE = 3
+"""Steps that are refused before the rounding of f is measured."""
 
 
 class Memory(NamedTuple):
@@ -38,6 +44,10 @@ class Memory(NamedTuple):
     """Length of the last step."""
     promise: Array
     """Predicted decrease of the Newton step from here, where H ≻ 0 is known and the ball is large enough; else inf."""
+    noise: Array
+    """Rounding of f as it was measured, where steps were refused again and again; else 0."""
+    refusals: Array
+    """Steps refused since the last that was taken."""
     spectrum: Spectrum
 
 
@@ -57,8 +67,8 @@ class TrustRegion:
     growth: float = 3.0
     slack: float = 0.2
     """How far from the boundary a step may end that should end there."""
-    longest: float = 10.0
-    """How far beyond a good step f may be tried, in lengths of that step; 0 for the plain trust region."""
+    trials: int = 3
+    """How many other lengths of a good step f is tried at; 0 for the plain trust region."""
     max_factorizations: int = 8
     """In one step, once H + μI is positive definite."""
 
@@ -66,29 +76,46 @@ class TrustRegion:
         """Nothing is known of the radius unless it is given."""
         radius = jnp.full((), jnp.inf if self.radius is None else self.radius, x.dtype)
         zero = jnp.zeros((), x.dtype)
-        return Memory(radius, zero, zero, zero + jnp.inf, begin_spectrum(problem, x))
+        count = jnp.zeros((), jnp.int32)
+        return Memory(radius, zero, zero, zero + jnp.inf, zero, count, begin_spectrum(problem, x))
 
     def resume(self, memory: Memory) -> Memory:
         """Go on with the radius."""
-        nothing = dict(shift=jnp.zeros_like(memory.shift), promise=jnp.full_like(memory.promise, jnp.inf))
-        return memory._replace(**nothing, spectrum=forget(memory.spectrum))
+        return memory._replace(
+            shift=jnp.zeros_like(memory.shift),
+            promise=jnp.full_like(memory.promise, jnp.inf),
+            noise=jnp.zeros_like(memory.noise),
+            refusals=jnp.zeros_like(memory.refusals),
+            spectrum=forget(memory.spectrum),
+        )
 
     def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
-        """Solve the subproblem, evaluate f there, and once more where a cubic along the step has its minimum."""
+        """Solve the subproblem, evaluate f there, and at a few other lengths of the step."""
         found = self._subproblem(problem, x, models, memory)
-        value = problem.value(x + found.step)
-        close, noise = _drowns(problem, models, found)
-        ratio = _ratio(models, value, found)
-        # Rounding of a long program is more than that of its result: where the gradient decides, f may rise a little.
-        enough = jnp.where(close, value <= models.value + 64 * noise, ratio >= self.accept)
-        wanted = found.found & jnp.isfinite(value) & enough
-        length = _best_length(problem.gradient(models), models.value, value, found, self.longest)
-        tries = wanted & ~close & (jnp.abs(length - 1.0) > 0.1)
-        again = jax.lax.cond(tries, problem.value, lambda _: value, x + length * found.step)
-        length = jnp.where(tries & jnp.isfinite(again) & (again < value - noise), length, 1.0)
-        count = 1 + tries.astype(jnp.int32)
-        rest = _Trial(found, value, length)
-        return Proposal(x + length * found.step, wanted, found.factorizations, count, rest)
+        close, noise = _drowns(problem, models, memory, found)
+        slope = jnp.vdot(problem.gradient(models), found.step)
+
+        def likes(value: Array) -> Array:
+            # Rounding of a long program is more than that of its result: where the gradient decides, f may rise.
+            enough = jnp.where(
+                close, value <= models.value + 64 * noise, _ratio(models, value, found) >= self.accept
+            )
+            return found.found & jnp.isfinite(value) & enough
+
+        tried = try_lengths(
+            problem.value,
+            x,
+            found.step,
+            Line(models.value, slope, -2.0 * (found.decrease + slope)),
+            lambda value: likes(value) & (found.decrease > _CLEAR * noise),
+            noise,
+            self.trials,
+            memory.refusals == _PATIENCE,
+        )
+        rest = _Trial(found, tried)
+        return Proposal(
+            x + tried.length * found.step, likes(tried.first), found.factorizations, tried.count, rest
+        )
 
     def settle(
         self,
@@ -100,9 +127,9 @@ class TrustRegion:
         after: LocalModels,
     ) -> Move:
         """Take the step if the model was right enough, and set the radius."""
-        found, value, times = proposal.rest
+        found, (value, times, measured, _) = proposal.rest
         gradient, tiny = problem.gradient(models), jnp.finfo(x.dtype).tiny
-        close, noise = _drowns(problem, models, found)
+        close, noise = _drowns(problem, models, memory, found)
         shrinks = largest(problem.gradient(after)) < largest(gradient)
         taken = proposal.wanted & all_finite(after) & (~close | shrinks)
         ratio = jnp.where(jnp.isfinite(value), _ratio(models, value, found), -jnp.inf)
@@ -114,7 +141,7 @@ class TrustRegion:
         radius = jnp.where(taken, self._radius(before, length, times, ratio, share, close), refused)
 
         reach = jnp.linalg.norm(x) + jnp.linalg.norm(found.step)
-        stuck = ~taken & (close | (radius <= problem.eps * jnp.maximum(reach, tiny)))
+        stuck = ~taken & ((close & proposal.wanted) | (radius <= problem.eps * jnp.maximum(reach, tiny)))
         runs_away = (value == -jnp.inf) | (taken & (after.value < -1.0 / problem.eps**2))
         inside = (found.shift == 0) & (length < memory.radius)
         promise = jnp.minimum(memory.promise, jnp.where(inside, found.decrease, jnp.inf))
@@ -127,7 +154,12 @@ class TrustRegion:
             lambda new, old: jnp.where(taken, new, old), forget(found.spectrum), found.spectrum
         )
         promise = jnp.where(taken, jnp.inf, promise)
-        return Move(taken, Memory(radius, found.shift, length, promise, spectrum), code, record)
+        refusals = jnp.where(taken, 0, memory.refusals + 1)
+        # Noise that was measured here is that of other points only as long as f can't be seen to fall.
+        smooth = 2 * problem.eps * jnp.vdot(jnp.abs(gradient), jnp.abs(x))
+        noise = jnp.where(taken & ~close, 0.0, jnp.maximum(memory.noise, 4 * (measured - smooth)))
+        memory = Memory(radius, found.shift, length, promise, noise, refusals, spectrum)
+        return Move(taken, memory, code, record)
 
     def _subproblem(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Solution:
         """Minimise the model in the ball; before there is a radius, by the Newton step where H ≻ 0."""
@@ -155,22 +187,19 @@ class TrustRegion:
         """Grow where the model was right; shrink where it was not, but not below the step that f liked."""
         grown = jnp.where(ratio > self.grow_above, jnp.maximum(radius, self.growth * length), radius)
         fitting = jnp.where(ratio < self.shrink_below, share * length, grown)
-        return jnp.where(
-            close, radius, jnp.where(times != 1.0, jnp.maximum(fitting, times * length), fitting)
-        )
+        fitting = jnp.where(times != 1.0, jnp.maximum(fitting, times * length), fitting)
+        return jnp.where(close, jnp.maximum(radius, self.growth * length), fitting)
 
 
 class _Trial(NamedTuple):
     found: Solution
-    value: Array
-    """f at the end of the step of the subproblem."""
-    times: Array
-    """How many of its lengths the proposal goes."""
+    tried: Trials
 
 
-def _drowns(problem: Problem, models: LocalModels, found: Solution) -> tuple[Array, Array]:
+def _drowns(problem: Problem, models: LocalModels, memory: Memory, found: Solution) -> tuple[Array, Array]:
     """Whether the predicted decrease is below the noise of f, so that the gradient must decide; and the noise."""
     noise = 4 * problem.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(found.step.dtype).tiny)
+    noise = jnp.maximum(noise, memory.noise)
     return found.decrease <= noise, noise
 
 
@@ -183,20 +212,3 @@ def _share(before: Array, value: Array, slope: Array) -> Array:
     """Where on the step a parabola through f has its minimum, within reason."""
     parabola = -slope / (2 * jnp.maximum(value - before - slope, jnp.finfo(value.dtype).tiny))
     return jnp.where(jnp.isfinite(value), jnp.clip(parabola, 0.2, 0.5), 0.1)
-
-
-def _best_length(gradient: Array, before: Array, value: Array, found: Solution, longest: float) -> Array:
-    """Where along the step p a cubic has its minimum: slope and curvature are the model's, the end is f(x + p).
-
-        φ(t) = f + s·t + ½c·t² + e·t³,   s = gᵀp,   c = pᵀHp,   e = f(x + p) - f - s - ½c
-
-    A gradient costs more than a value of f, and far from the solution this saves about a fifth of them.
-    """
-    slope = jnp.vdot(gradient, found.step)
-    curvature = -2.0 * (found.decrease + slope)
-    cubic = value - before + found.decrease
-    root = curvature**2 - 12.0 * cubic * slope
-    below = curvature + jnp.sqrt(jnp.maximum(root, 0.0))
-    has_minimum = (root >= 0) & (below > 0)
-    length = jnp.where(has_minimum, -2.0 * slope / jnp.where(has_minimum, below, 1.0), 3.0)
-    return jnp.where(longest > 0, jnp.clip(length, 0.1, longest), 1.0)
