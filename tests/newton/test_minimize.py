@@ -187,3 +187,15 @@ def test_a_kink_or_a_wrong_derivative_is_no_success():
         # A line search may creep on for as long as it is let.
         assert res.status == "no_decrease" or (f is wrong and isinstance(search, LineSearch))
         assert res.status != "no_decrease" or "kink" in res.message
+
+
+def test_rounding_that_exceeds_the_value_of_f_is_measured():
+    """Terms of 1e10 cancel: near the minimum f is all rounding, and only the gradient tells where to go."""
+
+    def cancelling(x):
+        bowl = 0.5 * jnp.sum((x - 1) ** 2) + jnp.sum((x[1:] - x[:-1]) ** 4)
+        return ((1e5 + bowl) ** 2 - 1e10) / 2e5
+
+    res = gnewt.minimize(cancelling, jnp.linspace(0.0, 3.0, 6), tol=1e-9)
+    assert res.success, res
+    assert res.grad_norm <= 1e-8

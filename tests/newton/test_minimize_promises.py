@@ -54,8 +54,8 @@ def test_the_last_gradient_norms_square(name):
     floor = 1e-13 * max(1.0, norms[0])
     a, b, c = (max(v, floor) for v in norms[norms > 0][-3:])
     assert a < 0.1  # a true tail
-    assert b <= 50 * a**2 + floor
-    assert c <= 50 * b**2 + floor
+    assert b <= 200 * a**2 + floor
+    assert c <= 200 * b**2 + floor
 
 
 def test_64_lanes_are_64_single_runs():

@@ -184,3 +184,27 @@ def test_scenarios_by_vmap_in_a_scan():
         graph = trace_graph(f, us)
         assert graph.num_pairs <= 8 * T * 8
         np.testing.assert_allclose(graph(us), f(us), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "take_apart",
+    [
+        lambda x: jnp.split(x, 3),
+        lambda x: jnp.array_split(x, 5),
+        lambda x: list(x.reshape(3, 4)),
+        lambda x: [jnp.tile(x, 2)[5:], jnp.repeat(x, 2)[:9]],
+        lambda x: [jnp.hstack([x[:5], x[7:]]), jnp.roll(x, 2)],
+    ],
+    ids=["split", "array_split", "unpacked", "tiled", "joined"],
+)
+def test_taking_arrays_apart_makes_no_node(take_apart):
+    def f(x):
+        return sum(jnp.sum(jnp.sin(i + part) ** 2) for i, part in enumerate(take_apart(x)))
+
+    graph = trace_graph(f, points(12))
+    assert graph.num_pairs == 0
+    assert max(family.k for family in graph.families) == 1
+    np.testing.assert_allclose(graph(points(12)), f(points(12)), rtol=1e-13)
+    # The same on constants, which are folded.
+    folded = trace_graph(lambda x: jnp.sum(x) * f(jnp.arange(12.0)), points(12))
+    np.testing.assert_allclose(folded(points(12)), jnp.sum(points(12)) * f(jnp.arange(12.0)), rtol=1e-13)

@@ -31,8 +31,22 @@ _ARITHMETIC = (
     "clamp",
     "rem",
     "square",
+    "one_minus_square",
 )
-_POWERS = ("integer_pow", "pow", "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "logistic")
+_POWERS = (
+    "integer_pow",
+    "pow",
+    "sqrt",
+    "rsqrt",
+    "cbrt",
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log1p",
+    "logistic",
+)
 _TRIGONOMETRY = ("sin", "cos", "tan", "asin", "acos", "atan", "atan2")
 _HYPERBOLIC = ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh")
 _SPECIAL = (
@@ -239,6 +253,7 @@ _MOVES: dict[str, Callable[[list[np.ndarray], Any, tuple[int, ...]], list[np.nda
     "split": _split,
     "squeeze": lambda ins, params, shape: [ins[0].reshape(shape)],
     "stack": lambda ins, params, shape: [np.stack(ins, params["axis"])],
+    "tile": lambda ins, params, shape: [np.tile(ins[0], params["reps"])],
     "transpose": lambda ins, params, shape: [ins[0].transpose(params["permutation"])],
     "unstack": lambda ins, params, shape: [np.asarray(x) for x in np.moveaxis(ins[0], params["axis"], 0)],
 }

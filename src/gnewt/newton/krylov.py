@@ -227,7 +227,7 @@ def _conjugate_gradients(multiply: Product, ball: _Ball, s: _Lanczos, p: Array) 
         return p, rest, rest + ratio * direction, decrease + gain, leaves | good, count + 1
 
     begin = (p, residual, direction, decrease, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
-    end = jax.lax.while_loop(lambda c: ~c[4] & (c[5] < ball.gradient.size), step, begin)
+    end = jax.lax.while_loop(lambda c: ~c[4] & (c[5] < 4 * ball.gradient.size), step, begin)
     return end[0], end[3]
 
 
@@ -289,10 +289,12 @@ def _solve_tridiagonal(diagonal: Array, beside: Array, count: Array, ball: _Ball
     takes_newton = definite[0] & (lengths[0] <= reach)
     on_ball = both[:, 1]
     # What is missing to the boundary (in the nearly hard case no shift gives it) goes along the lowest eigenvector.
-    z = on_ball
-    for _ in range(3):
+
+    def sharpen(_: Any, z: Array) -> Array:
         z = solve(shift[None], z)[1][:, 0]
-        z = z / jnp.maximum(jnp.linalg.norm(z), jnp.finfo(dtype).tiny)
+        return z / jnp.maximum(jnp.linalg.norm(z), jnp.finfo(dtype).tiny)
+
+    z = jax.lax.fori_loop(0, 3, sharpen, on_ball)
     along = jnp.vdot(on_ball, z)
     room = jnp.maximum(radius**2 - jnp.vdot(on_ball, on_ball), 0.0)
     away = jnp.where(along >= 0, 1.0, -1.0) * (jnp.sqrt(along**2 + room) - jnp.abs(along))

@@ -92,10 +92,11 @@ class TrustRegion:
     def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
         """Solve the subproblem, evaluate f there, and at a few other lengths of the step."""
         found = self._subproblem(problem, x, models, memory)
-        close, noise = _drowns(problem, models, memory, found)
         slope = jnp.vdot(problem.gradient(models), found.step)
+        floor = _noise(problem, models, memory)
 
         def likes(value: Array) -> Array:
+            close, noise = _drowns(problem, models, memory, found, value)
             # Rounding of a long program is more than that of its result: where the gradient decides, f may rise.
             enough = jnp.where(
                 close, value <= models.value + 64 * noise, _ratio(models, value, found) >= self.accept
@@ -107,8 +108,8 @@ class TrustRegion:
             x,
             found.step,
             Line(models.value, slope, -2.0 * (found.decrease + slope)),
-            lambda value: likes(value) & (found.decrease > _CLEAR * noise),
-            noise,
+            lambda value: likes(value) & (found.decrease > _CLEAR * floor),
+            floor,
             self.trials,
             memory.refusals == _PATIENCE,
         )
@@ -129,7 +130,7 @@ class TrustRegion:
         """Take the step if the model was right enough, and set the radius."""
         found, (value, times, measured, _) = proposal.rest
         gradient, tiny = problem.gradient(models), jnp.finfo(x.dtype).tiny
-        close, noise = _drowns(problem, models, memory, found)
+        close, noise = _drowns(problem, models, memory, found, value)
         shrinks = largest(problem.gradient(after)) < largest(gradient)
         taken = proposal.wanted & all_finite(after) & (~close | shrinks)
         ratio = jnp.where(jnp.isfinite(value), _ratio(models, value, found), -jnp.inf)
@@ -196,10 +197,21 @@ class _Trial(NamedTuple):
     tried: Trials
 
 
-def _drowns(problem: Problem, models: LocalModels, memory: Memory, found: Solution) -> tuple[Array, Array]:
-    """Whether the predicted decrease is below the noise of f, so that the gradient must decide; and the noise."""
-    noise = 4 * problem.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(found.step.dtype).tiny)
-    noise = jnp.maximum(noise, memory.noise)
+def _noise(problem: Problem, models: LocalModels, memory: Memory) -> Array:
+    """Rounding of f: as it is usual, or as it was measured."""
+    usual = 4 * problem.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(memory.noise.dtype).tiny)
+    return jnp.maximum(usual, memory.noise)
+
+
+def _drowns(
+    problem: Problem, models: LocalModels, memory: Memory, found: Solution, value: Array
+) -> tuple[Array, Array]:
+    """Whether the predicted decrease is below the noise of f, so that the gradient must decide; and the noise.
+
+    Where f does not change at all, it is: large terms cancel in f, or it is flat.
+    """
+    noise = _noise(problem, models, memory)
+    noise = jnp.where(value == models.value, jnp.maximum(noise, found.decrease), noise)
     return found.decrease <= noise, noise
 
 

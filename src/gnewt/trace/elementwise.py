@@ -17,6 +17,7 @@ _SMOOTH = [
     "exp",
     "exp2",
     "log",
+    "log2",
     "log1p",
     "expm1",
     "sin",
@@ -41,6 +42,7 @@ _SMOOTH = [
     "lgamma",
     "digamma",
     "square",
+    "one_minus_square",
     "integer_pow",
     "bessel_i0e",
     "bessel_i1e",
@@ -317,7 +319,7 @@ _SAME_IN_NUMPY = {
     "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "and": "bitwise_and",
     "or": "bitwise_or", "xor": "bitwise_xor", "not": "invert", "pow": "power", "rem": "fmod",
     "square": "square", "is_finite": "isfinite", "cbrt": "cbrt", "asin": "arcsin", "acos": "arccos",
-    "sinh": "sinh", "cosh": "cosh", "exp2": "exp2",
+    "sinh": "sinh", "cosh": "cosh", "exp2": "exp2", "log2": "log2",
 }  # fmt: skip
 
 

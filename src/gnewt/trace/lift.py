@@ -15,7 +15,7 @@ from gnewt.trace.jaxpr import Instr, Lit, Program, bind_instr
 from gnewt.trace.pool import CALL, CARRY, INPUT, OP, ROW, CallSpec, Pool
 from gnewt.trace.regions import close_regions, varying_outputs
 from gnewt.trace.roll import roll_program
-from gnewt.trace.rules import FOLDS, MOVES, NUMPY, RULES, Opaque, shape_of
+from gnewt.trace.rules import FOLDS, MOVES, NUMPY, RULES, Opaque, apply_move, shape_of
 
 Value = Any
 """A `Const`, or int32 ids of shape [1 | batch, *shape]."""
@@ -98,7 +98,7 @@ class Lifter:
             return self.fold(instr, ins)
         try:
             if instr.prim in MOVES:
-                return [MOVES[instr.prim](instr, None, *[self.ids(v) for v in ins])]
+                return apply_move(instr, [self.ids(v) for v in ins])
             if instr.prim in self.rules:
                 return self.rules[instr.prim](self, instr, ins)
             reason = "no rule for this primitive"
@@ -118,7 +118,7 @@ class Lifter:
         def step(xp: Any, *values: Any) -> Any:
             if xp is np:
                 if instr.prim in MOVES:
-                    return (MOVES[instr.prim](instr, None, *values),)
+                    return tuple(apply_move(instr, values))
                 if instr.prim in NUMPY:
                     return (self.fold_numpy(instr, values),)
                 if instr.prim in FOLDS:

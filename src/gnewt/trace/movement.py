@@ -95,6 +95,22 @@ def _stack(instr: Instr, fill: Fill, *arrays: np.ndarray) -> np.ndarray:
     return np.stack(join_batch(list(arrays)), instr.params["axis"] + 1)
 
 
+@move("split")
+def _split(instr: Instr, fill: Fill, array: np.ndarray) -> list[np.ndarray]:
+    ends = np.cumsum(instr.params["sizes"])[:-1]
+    return np.split(array, ends, axis=instr.params["axis"] + 1)
+
+
+@move("unstack")
+def _unstack(instr: Instr, fill: Fill, array: np.ndarray) -> list[np.ndarray]:
+    return list(np.moveaxis(array, instr.params["axis"] + 1, 0))
+
+
+@move("tile")
+def _tile(instr: Instr, fill: Fill, array: np.ndarray) -> np.ndarray:
+    return np.tile(array, (1, *instr.params["reps"]))
+
+
 @move("pad")
 def _pad(instr: Instr, fill: Fill, array: np.ndarray, value: np.ndarray) -> np.ndarray:
     array, value = join_batch([array, value])

@@ -7,7 +7,7 @@ the equation then becomes a family with dense local derivatives.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,7 +16,8 @@ RULES: dict[str, Callable] = {}
 """Primitive name → rule on id arrays (at least one input depends on the variables)."""
 
 MOVES: dict[str, Callable] = {}
-"""Primitive name → data movement on any NumPy array with a leading batch axis: ids or values."""
+"""Primitive name → data movement on any NumPy array with a leading batch axis: ids or values. A list, where an equation
+has several outputs."""
 
 NUMPY: dict[str, Callable] = {}
 """Primitive name → NumPy function of (params, *values) for constants."""
@@ -49,6 +50,12 @@ def move(*names: str) -> Callable:
         return fn
 
     return register
+
+
+def apply_move(instr: Any, arrays: Sequence[Any]) -> list[Any]:
+    """Move data: one array for each output of the equation."""
+    moved = MOVES[instr.prim](instr, None, *arrays)
+    return moved if isinstance(moved, list) else [moved]
 
 
 def is_float(dtype: Any) -> bool:
