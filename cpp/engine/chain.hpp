@@ -39,18 +39,18 @@ public:
     explicit Chain(Course<T>& course) : course_(course), call_(course.call), plan_(course.plan), z_(course.z.data()) {}
 
     // The next fronts that look alike, each the only child of the one behind it, up to the first that is in doubt. Whether there was none.
-    // `saved`: room for a message.
+    // `sum`: room for a message.
     template <class Sizes>
-    bool eliminate(const Stage<T, Sizes>& stage, T* __restrict work, T* __restrict saved) {
-        const int64_t p = stage.sizes.p, q = stage.sizes.q, n = p + q, ld = padded<T>(n), ldp = padded<T>(p);
+    bool eliminate(const Stage<T, Sizes>& stage, T* __restrict work, T* __restrict sum) {
+        const int64_t p = stage.sizes.p, q = stage.sizes.q, n = p + q, ld = stage.width(), at = stage.states(), ldp = padded<T>(p);
         constexpr bool early = Sizes::small;  // a small stage is loaded while the one before it waits for pivots
         T *f = work, *h = f + p * ld, *next_f = early ? h + q * ld : f, *next_h = next_f + p * ld, *w = next_h + q * ld;
         T *r = w + p * ld, *rho = r + n * ld + kWidth<T>, *size = rho + ld, *y = size + ld;
         Message& message = course_.waiting[course_.num_waiting - 1];
-        T *pp = course_.stack.data() + message.at, *weight = pp + p * ldp, *v = weight + ldp, *__restrict factor = course_.factor;
-        const size_t bytes = size_t((p + 1) * ldp) * sizeof(T);
+        T *before = course_.stack.data() + message.at, *weight_before = before + p * ldp, *v = weight_before + ldp, *__restrict factor = course_.factor;
+        T *pp = sum, *weight = sum + p * ldp;
         std::memset(work, 0, size_t(w - work) * sizeof(T));  // columns that fill up vectors are computed with, too
-        transpose_triangle(p, pp, ldp);
+        transpose_triangle(p, before, ldp);
         int32_t k = course_.next;
         const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(k), kind = fronts[0], num_fronts = plan_.num_fronts();
         const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt];
@@ -69,8 +69,7 @@ public:
             };
             ask(0);
             if (!Sizes::small) ask_to_write(factor + q * n, more ? q * n : 0);
-            std::memcpy(saved, pp, bytes);
-            stage.add_pairs(call_.sources, starts, pp, weight);
+            stage.add_pairs(call_.sources, starts, before, weight_before, pp, weight);
             bool definite = true, all = true;
             for (int64_t i = 0; i < p; ++i) {
                 const T d = pp[i * ldp + i];
@@ -84,11 +83,15 @@ public:
             }
             good = !course_.lost && (definite || !bare_lower(p, pp, ldp));
             if (!good) break;
-            if (!early) stage.load_jacobian(call_.sources, starts, f);
+            if (!early && stage.has_room(call_.sources_len, starts)) {
+                stage.carry_jacobian(call_.sources, starts, weight, v, f, size, rho);
+            } else {
+                if (!early) stage.load_jacobian(call_.sources, starts, f);
+                over_columns<T, 3>(ld, [&](int64_t j, const auto width) GNEWT_LAMBDA {
+                    sum_sizes<T, int(decltype(width)::value)>(p, weight, v, f + j, ld, size + j, rho + j);
+                });
+            }
             ask(1);
-            over_columns<T, 3>(ld, [&](int64_t j, const auto width) GNEWT_LAMBDA {
-                sum_sizes<T, int(decltype(width)::value)>(p, weight, v, f + j, ld, size + j, rho + j);
-            });
             if (!early) stage.load_inputs(call_.sources, starts, h);
             stage.add_magnitudes(call_.sources, starts, size);
             for (int64_t i = 0; i < q; ++i) {
@@ -96,33 +99,33 @@ public:
                 size[i] += abs(call_.shift);
                 rho[i] += call_.rhs[slots[i]];
             }
-            multiply_symmetric<T, Sizes::small>(p, pp, ldp, n, f, ld, w, ld);
+            multiply_symmetric<T, Sizes::small>(p, pp, ldp, ld, f, ld, w, ld);
             ask(2);
             if (!definite)  // else the terms of FᵀW count as well
                 for (int64_t i = 0; i < p * ld; i += ld)
-                    for (int64_t j = 0; j < n; ++j) size[j] += abs(f[i + j] * w[i + j]);
-            multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, n, f, ld, w, ld, h, ld, r, ld);
+                    for (int64_t j = 0; j < ld; ++j) size[j] += abs(f[i + j] * w[i + j]);
+            multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, ld, f, ld, w, ld, h, ld, r, ld);
             ask(3);
-            good = eliminate_rows<T, Sizes::known, Sizes::small>({r, ld, n, rho, 1, size, factor, y}, q, kLower, pp, ldp, course_.tally, [&]() GNEWT_LAMBDA {
-                T* rest = r + q * (ld + 1);
+            const Rows<T> rows{r, ld, n, rho, 1, size, factor, y, at - q};
+            good = eliminate_rows<T, Sizes::known, Sizes::small>(rows, q, kLower, before, ldp, course_.tally, [&]() GNEWT_LAMBDA {
+                T* rest = r + q * ld + at;
                 if (ld == kWidth<T>)  // with the columns before q: what was just stored as one vector is loaded as one
                     multiply<T, kSet, Sizes::small>(p, q, n, kLower, n, f, ld, w, ld, r, ld, r, ld);
                 else
-                    multiply<T, kSet, Sizes::small>(p, 0, p, kLower, p, f + q, ld, w + q, ld, rest, ld, rest, ld);
+                    multiply<T, kSet, Sizes::small>(p, 0, p, kLower, p, f + at, ld, w + at, ld, rest, ld, rest, ld);
                 if (!early) return;
                 stage.load_jacobian(call_.sources, next, next_f);
                 stage.load_inputs(call_.sources, next, next_h);
             });
             if (!good) {
-                course_.lost = lost_row(r, ld, q, n, size);
+                course_.lost = lost_row(rows, q);
                 break;
             }
             if (early) swap(f, next_f), swap(h, next_h);
             for (int64_t i = 0; i < q; ++i) z_[slots[i]] = y[i];
-            for (int64_t i = 0; i < p; ++i) weight[i] = max(size[q + i], abs(pp[i * (ldp + 1)])), v[i] = rho[q + i];
+            for (int64_t i = 0; i < p; ++i) weight_before[i] = max(size[at + i], abs(before[i * (ldp + 1)])), v[i] = rho[at + i];
         }
-        if (!good) std::memcpy(pp, saved, bytes);
-        fill_upper(p, pp, ldp);
+        fill_upper(p, before, ldp);
         if (k > course_.next) message = {message.at, message.end, k - 1};
         course_.next = k;
         course_.factor = factor;

@@ -27,6 +27,11 @@ struct Stage {
     static constexpr int kMost = 4;
     Sizes sizes;
 
+    // Columns of F and R are [u | x]. States begin with a vector where that takes no more vectors.
+    int64_t width() const { return padded<T>(sizes.p + sizes.q); }
+    int64_t states() const { return apart() ? padded<T>(sizes.q) : sizes.q; }
+    bool apart() const { return padded<T>(sizes.q) + padded<T>(sizes.p) == width(); }
+
     // Where a block begins (its number among those of the front), and how its rows follow each other.
     struct Part {
         int32_t block;
@@ -65,18 +70,41 @@ struct Stage {
     }
 
     GNEWT_INLINE void load_jacobian(const T* sources, const int32_t* starts, T* __restrict f) const {
-        const int64_t p = sizes.p, q = sizes.q, ld = padded<T>(p + q);
+        const int64_t p = sizes.p, q = sizes.q, ld = width();
         put_rows<false>(sources, starts, on_inputs, p, q, f, ld);
-        put_rows<false>(sources, starts, on_states, p, p, f + q, ld);
+        put_rows<false>(sources, starts, on_states, p, p, f + states(), ld);
+    }
+
+    // Whether F may be read by whole vectors, as carry_jacobian does.
+    GNEWT_INLINE bool has_room(int64_t num_sources, const int32_t* starts) const {
+        const int64_t p = sizes.p, q = sizes.q;
+        const auto end = [&](const Part& part, int64_t len) GNEWT_LAMBDA { return starts[part.block] + (p - 1) * part.step + padded<T>(len); };
+        return apart() && on_inputs.dstep == 0 && on_states.dstep == 0 && end(on_inputs, q) <= num_sources && end(on_states, p) <= num_sources;
+    }
+
+    // The same, and size[j] = Σ_i weight[i] F[i, j]²: for a definite PP this bounds all that cancels in Fᵀ PP F. And rho = Fᵀv.
+    GNEWT_INLINE void carry_jacobian(const T* sources, const int32_t* starts, const T* weight, const T* v, T* __restrict f, T* __restrict size,
+                                     T* __restrict rho) const {
+        const int64_t p = sizes.p, q = sizes.q;
+        const auto carry = [&](const Part& part, int64_t len, int64_t at) GNEWT_LAMBDA {
+            const auto mask = first_lanes<T>(len - floor_to_vector<T>(len - 1));
+            const int64_t cols = padded<T>(len);
+            over_columns<T, 4>(cols, [&](int64_t j, const auto width) GNEWT_LAMBDA {
+                constexpr int vectors = int(decltype(width)::value);
+                carry_strip<vectors>(sources + starts[part.block] + j, part.step, j + vectors * kWidth<T> == cols, mask, weight, v, f + at + j, size + at + j, rho + at + j);
+            });
+        };
+        carry(on_inputs, q, 0);
+        carry(on_states, p, states());
     }
 
     // What sources bring to the first q rows of R ...
     GNEWT_INLINE void load_inputs(const T* sources, const int32_t* starts, T* __restrict h) const {
-        const int64_t p = sizes.p, q = sizes.q, ld = padded<T>(p + q);
+        const int64_t p = sizes.p, q = sizes.q, ld = width();
         put_inputs<false>(sources + starts[inputs[0].block], inputs[0], h, ld);
         for (int32_t k = 1; k < num_inputs; ++k) put_inputs<true>(sources + starts[inputs[k].block], inputs[k], h, ld);
-        put_rows<false>(sources, starts, cross[0], q, p, h + q, ld);
-        for (int32_t k = 1; k < num_cross; ++k) put_rows<true>(sources, starts, cross[k], q, p, h + q, ld);
+        put_rows<false>(sources, starts, cross[0], q, p, h + states(), ld);
+        for (int32_t k = 1; k < num_cross; ++k) put_rows<true>(sources, starts, cross[k], q, p, h + states(), ld);
     }
 
     // ... and the magnitudes on their diagonal.
@@ -87,16 +115,20 @@ struct Stage {
         }
     }
 
-    // What sources add to the lower triangle of PP, and to the magnitudes on its diagonal.
-    GNEWT_INLINE void add_pairs(const T* sources, const int32_t* starts, T* __restrict pp, T* __restrict weight) const {
+    // The lower triangle of PP, `pp` and what sources add to it, and the magnitudes that went into its diagonal.
+    GNEWT_INLINE void add_pairs(const T* sources, const int32_t* starts, const T* pp, const T* weight, T* __restrict sum, T* __restrict sizes_of) const {
         const int64_t p = sizes.p, ldp = padded<T>(p);
-        for (int32_t k = 0; k < num_pairs; ++k) {
+        if (num_pairs == 0) {
+            std::memcpy(sum, pp, size_t(p * ldp) * sizeof(T));
+            std::memcpy(sizes_of, weight, size_t(p) * sizeof(T));
+        }
+        for (int32_t k = 0; k < num_pairs; ++k, pp = sum, weight = sizes_of) {
             const T* row = sources + starts[pairs[k].block];
             for (int64_t i = 0, step = pairs[k].step; i < p; row += step, step += pairs[k].dstep, ++i) {
                 // What lies behind a row lands above the diagonal, where nothing counts; behind the last there may be nothing.
                 const int64_t rounded = (i + 4) / 4 * 4;
-                put<true>(row, i + 1 < p && p > 2 && rounded <= ldp ? rounded : i + 1, pp + i * ldp);
-                weight[i] += abs(row[i]);
+                put_sum(pp + i * ldp, row, i + 1 < p && p > 2 && rounded <= ldp ? rounded : i + 1, sum + i * ldp);
+                sizes_of[i] = weight[i] + abs(row[i]);
             }
         }
     }
@@ -116,6 +148,32 @@ struct Stage {
     }
 
 private:
+    // VECTORS vectors of all rows of F; `mask` is for the last of them if it is the `last` of its rows.
+    template <int VECTORS, class Mask>
+    GNEWT_INLINE void carry_strip(const T* from, int64_t step, bool last, const Mask& mask, const T* weight, const T* v, T* __restrict f,
+                                  T* __restrict size, T* __restrict rho) const {
+        const int64_t ld = width();
+        const Mask kept = last ? mask : Mask{} - 1;
+        Vec<T> sums[VECTORS] = {}, carried[VECTORS] = {};
+        for (int64_t i = 0; i < sizes.p; ++i, from += step, f += ld) {
+            const T d = weight[i], x = v[i];
+#pragma GCC unroll 4
+            for (int k = 0; k < VECTORS; ++k) {
+                Vec<T> y = load(from + k * kWidth<T>);
+                if (k == VECTORS - 1) y = (Vec<T>)((Mask)y & kept);
+                store(f + k * kWidth<T>, y);
+                sums[k] += (d * y) * y;
+                carried[k] += x * y;
+            }
+        }
+        for (int k = 0; k < VECTORS; ++k) store(size + k * kWidth<T>, sums[k]), store(rho + k * kWidth<T>, carried[k]);
+    }
+
+    static GNEWT_INLINE void put_sum(const T* a, const T* b, int64_t n, T* to) {
+        int64_t j = 0;
+        for (; j + 4 <= n; j += 4) store4(to + j, load4(a + j) + load4(b + j));
+        for (; j < n; ++j) to[j] = a[j] + b[j];
+    }
     template <bool ADD>
     static GNEWT_INLINE void put(const T* from, int64_t n, T* to) {
         int64_t j = 0;

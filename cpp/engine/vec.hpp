@@ -67,6 +67,15 @@ GNEWT_INLINE Vec<T> vabs(Vec<T> v) {
     constexpr decltype(v < 0) sign = ~(decltype(v < 0){} + (decltype((v < 0)[0] + 0)(1) << (8 * sizeof(T) - 1)));
     return (Vec<T>)((decltype(v < 0))v & sign);
 }
+// All bits set in the first `n` lanes.
+template <class T>
+using Lanes = decltype(Vec<T>{} < Vec<T>{});
+template <class T>
+GNEWT_INLINE Lanes<T> first_lanes(int64_t n) {
+    Lanes<T> mask{};
+    for (int i = 0; i < kWidth<T>; ++i) mask[i] = i < n ? -1 : 0;
+    return mask;
+}
 template <class T>
 GNEWT_INLINE T sum(Vec<T> v) {
     T total = 0;
