@@ -56,6 +56,9 @@ public:
         const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt];
         const Shape shape = plan_.front(k).shape;
         const Ahead<T> ahead(shape, 0, shape.num_blocks, all_starts + fronts[2]);
+        const bool split = stage.apart() && q <= kBlock;
+        const int64_t reach[2] = {ahead.in_steps(0, steps_of_multiply_symmetric<T>(p, split ? at : ld)),
+                                  ahead.in_steps(1, steps_of_multiply_symmetric<T>(p, ld - at))};
         if (early) {
             stage.load_jacobian(call_.sources, all_starts + fronts[2], f);
             stage.load_inputs(call_.sources, all_starts + fronts[2], h);
@@ -64,11 +67,7 @@ public:
         for (; k < num_fronts && fronts[0] == kind; ++k, fronts += 4, factor += q * n) {
             const bool more = k + 1 < num_fronts && fronts[4] == kind;
             const int32_t *slots = all_slots + fronts[1] + p, *starts = all_starts + fronts[2], *next = all_starts + fronts[more ? 6 : 2];
-            const auto ask = [&](int64_t part) GNEWT_LAMBDA {
-                if (!Sizes::small) ahead.ask(call_.sources, next, part, 4);
-            };
-            ask(0);
-            if (!Sizes::small) ask_to_write(factor + q * n, more ? q * n : 0);
+            if (!Sizes::small) ask_for<true>(factor + q * n, more ? q * n : 0);
             stage.add_pairs(call_.sources, starts, before, weight_before, pp, weight);
             bool definite = true, all = true;
             for (int64_t i = 0; i < p; ++i) {
@@ -91,7 +90,6 @@ public:
                     sum_sizes<T, int(decltype(width)::value)>(p, weight, v, f + j, ld, size + j, rho + j);
                 });
             }
-            ask(1);
             if (!early) stage.load_inputs(call_.sources, starts, h);
             stage.add_magnitudes(call_.sources, starts, size);
             for (int64_t i = 0; i < q; ++i) {
@@ -99,24 +97,40 @@ public:
                 size[i] += abs(call_.shift);
                 rho[i] += call_.rhs[slots[i]];
             }
-            multiply_symmetric<T, Sizes::small>(p, pp, ldp, ld, f, ld, w, ld);
-            ask(2);
-            if (!definite)  // else the terms of FᵀW count as well
-                for (int64_t i = 0; i < p * ld; i += ld)
-                    for (int64_t j = 0; j < ld; ++j) size[j] += abs(f[i + j] * w[i + j]);
-            multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, ld, f, ld, w, ld, h, ld, r, ld);
-            ask(3);
             const Rows<T> rows{r, ld, n, rho, 1, size, factor, y, at - q};
-            good = eliminate_rows<T, Sizes::known, Sizes::small>(rows, q, kLower, before, ldp, course_.tally, [&]() GNEWT_LAMBDA {
-                T* rest = r + q * ld + at;
-                if (ld == kWidth<T>)  // with the columns before q: what was just stored as one vector is loaded as one
-                    multiply<T, kSet, Sizes::small>(p, q, n, kLower, n, f, ld, w, ld, r, ld, r, ld);
-                else
-                    multiply<T, kSet, Sizes::small>(p, 0, p, kLower, p, f + at, ld, w + at, ld, rest, ld, rest, ld);
+            const auto load_next = [&]() GNEWT_LAMBDA {
                 if (!early) return;
                 stage.load_jacobian(call_.sources, next, next_f);
                 stage.load_inputs(call_.sources, next, next_h);
-            });
+            };
+            // W = PP·F in the columns [first, last); where PP is not definite, the terms of FᵀW count as well. Meanwhile the next stage's sources are asked for.
+            const auto multiply_pairs = [&](int64_t first, int64_t last, int range) GNEWT_LAMBDA {
+                multiply_symmetric<T, Sizes::small>(p, pp, ldp, last - first, f + first, ld, w + first, ld, {ahead.begin(call_.sources, next, range), reach[range]});
+                if (definite) return;
+                for (int64_t i = 0; i < p * ld; i += ld)
+                    for (int64_t j = first; j < last; ++j) size[j] += abs(f[i + j] * w[i + j]);
+            };
+            if (split) {
+                multiply_pairs(0, at, 0);
+                multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, at, f, ld, w, ld, h, ld, r, ld);
+                good = eliminate_stage<T, Sizes::known, Sizes::small>(rows, q, {p, f, w, h, ld}, before, ldp, course_.tally, [&]() GNEWT_LAMBDA {
+                    multiply_pairs(at, ld, 1);
+                    if (!Sizes::small) ahead.ask(call_.sources, next, 2);
+                    load_next();
+                });
+            } else {
+                multiply_pairs(0, ld, 0);
+                if (!Sizes::small) ahead.ask(call_.sources, next, 1);
+                multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, ld, f, ld, w, ld, h, ld, r, ld);
+                good = eliminate_rows<T, Sizes::known, Sizes::small>(rows, q, kLower, before, ldp, course_.tally, [&]() GNEWT_LAMBDA {
+                    T* rest = r + q * ld + at;
+                    if (ld == kWidth<T>)  // with the columns before q: what was just stored as one vector is loaded as one
+                        multiply<T, kSet, Sizes::small>(p, q, n, kLower, n, f, ld, w, ld, r, ld, r, ld);
+                    else
+                        multiply<T, kSet, Sizes::small>(p, 0, p, kLower, p, f + at, ld, w + at, ld, rest, ld, rest, ld);
+                    load_next();
+                });
+            }
             if (!good) {
                 course_.lost = lost_row(rows, q);
                 break;
@@ -137,9 +151,9 @@ public:
     template <class Sizes>
     int32_t descend(const Stage<T, Sizes>& stage, int32_t last, int32_t record, const T*& factor, T* __restrict work) {
         const int64_t p = stage.sizes.p, q = stage.sizes.q, n = p + q;
-        T *z = work, *next = work + n + 8;
+        T *x = work, *next = x + padded<T>(p) + 8, *u = next + padded<T>(p) + 8;
         const Front top = plan_.front(last);
-        for (int64_t i = 0; i < p; ++i) z[q + i] = z_[top.slots[n + i]];
+        for (int64_t i = 0; i < p; ++i) x[i] = z_[top.slots[n + i]];
         const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(last), shape = fronts[0];
         const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt], *slots = nullptr;
         const Ahead<T> ahead(top.shape, 0, 2, all_starts + fronts[2]);  // of the sources, F alone is read
@@ -148,15 +162,13 @@ public:
             slots = all_slots + fronts[1];
             factor -= q * n;
             if (!Sizes::small && k - record > kDistance && fronts[-4 * kDistance] == shape) {
-                ahead.ask(call_.sources, all_starts + fronts[2 - 4 * kDistance], 0, 1);
-                ask_for(factor - kDistance * q * n, q * n);
+                ahead.ask(call_.sources, all_starts + fronts[2 - 4 * kDistance]);
+                ask_for<false>(factor - kDistance * q * n, q * n);
             }
-            for (int64_t i = 0; i < q; ++i) z[i] = z_[slots[p + i]];
-            stage.descend(call_.sources, all_starts + fronts[2], factor, z, next);
-            for (int64_t i = 0; i < q; ++i) z_[slots[p + i]] = z[i];
-            for (int64_t i = 0; i < p; ++i) z[q + i] = next[i];
+            stage.descend(call_.sources, all_starts + fronts[2], factor, slots + p, z_, x, u, next);
+            swap(x, next);
         }
-        for (int64_t i = 0; i < p; ++i) z_[slots[i]] = z[q + i];
+        for (int64_t i = 0; i < p; ++i) z_[slots[i]] = x[i];
         return k;
     }
 

@@ -81,7 +81,7 @@ private:
             ahead_ = Ahead<T>(shape, 0, last, starts);
             asked_shape_ = fronts[0], asked_back_ = back;
         }
-        ahead_.ask(call_.sources, starts, 0, 1);
+        ahead_.ask(call_.sources, starts);
     }
 
     // Call run(stage) if front f, of shape s, is a stage of a chain. What is none is remembered: fronts that follow often look alike.

@@ -124,30 +124,83 @@ struct Stage {
         }
         for (int32_t k = 0; k < num_pairs; ++k, pp = sum, weight = sizes_of) {
             const T* row = sources + starts[pairs[k].block];
-            for (int64_t i = 0, step = pairs[k].step; i < p; row += step, step += pairs[k].dstep, ++i) {
-                // What lies behind a row lands above the diagonal, where nothing counts; behind the last there may be nothing.
-                const int64_t rounded = (i + 4) / 4 * 4;
-                put_sum(pp + i * ldp, row, i + 1 < p && p > 2 && rounded <= ldp ? rounded : i + 1, sum + i * ldp);
+            int64_t step = pairs[k].step, dstep = pairs[k].dstep, i = 0;
+            // What lies behind a row lands above the diagonal, where nothing counts; behind the last there may be nothing.
+            for (; i + 4 <= p; i += 4) {
+                const T *a = row, *b = a + step, *c = b + step + dstep, *d = c + step + 2 * dstep, *from = pp + i * ldp;
+                T* to = sum + i * ldp;
+                for (int64_t j = 0; j <= i; j += 4, from += 4, to += 4) {
+                    store4(to, load4(from) + load4(a + j));
+                    store4(to + ldp, load4(from + ldp) + load4(b + j));
+                    store4(to + 2 * ldp, load4(from + 2 * ldp) + load4(c + j));
+                    store4(to + 3 * ldp, load4(from + 3 * ldp) + load4(d + j));
+                }
+                sizes_of[i] = weight[i] + abs(a[i]), sizes_of[i + 1] = weight[i + 1] + abs(b[i + 1]);
+                sizes_of[i + 2] = weight[i + 2] + abs(c[i + 2]), sizes_of[i + 3] = weight[i + 3] + abs(d[i + 3]);
+                row = d + step + 3 * dstep;
+                step += 4 * dstep;
+            }
+            for (; i < p; row += step, step += dstep, ++i) {
+                put_sum(pp + i * ldp, row, i + 1, sum + i * ldp);
                 sizes_of[i] = weight[i] + abs(row[i]);
             }
         }
     }
 
-    // z_u -= L z_x etc., then z_p = F [z_u; z_x]: `z` is [u | x], and `next` gets the pairs'.
-    GNEWT_INLINE void descend(const T* sources, const int32_t* starts, const T* l, T* __restrict z, T* __restrict next) const {
+    // The inputs, whose right-hand sides are at `slots` of z, by their rows of L, given the states x; and the pairs, `next` = F [u; x].
+    GNEWT_INLINE void descend(const T* sources, const int32_t* starts, const T* l, const int32_t* slots, T* __restrict z, const T* x, T* __restrict u,
+                              T* __restrict next) const {
         const int64_t p = sizes.p, q = sizes.q;
-        const T *u = sources + starts[on_inputs.block], *x = sources + starts[on_states.block];
-        if (on_states.dstep == 0 && on_inputs.dstep == 0) {
-            rows_times<T, kSet>(p, p, x, on_states.step, z + q, next);
-            back_substitute_rows(q, p + q, l, z);
-            rows_times<T, kAdd>(p, q, u, on_inputs.step, z, next);
+        const T *fu = sources + starts[on_inputs.block], *fx = sources + starts[on_states.block];
+        const bool even = on_states.dstep == 0 && on_inputs.dstep == 0;
+        if (even && q <= kFew) {
+            if constexpr (Sizes::known > 0)
+                descend_few<Sizes::known>(fu, fx, l, slots, z, x, next);
+            else
+                with_rows<kFew>(q, [&](const auto m) GNEWT_LAMBDA { descend_few_call<int(decltype(m)::value)>(fu, fx, l, slots, z, x, next); });
             return;
         }
-        back_substitute_rows(q, p + q, l, z);
-        for (int64_t i = 0; i < p; ++i) next[i] = dot(x + on_states.row(i), z + q, p) + dot(u + on_inputs.row(i), z, q);
+        gather(u, z, slots, q, 1);
+        rows_times<T, kSubtract>(q, p, l + q, p + q, x, u);
+        back_substitute_rows(q, q, l, p + q, u);
+        scatter(u, z, slots, q, 1);
+        if (even) {
+            rows_times<T, kSet>(p, p, fx, on_states.step, x, next);
+            rows_times<T, kAdd>(p, q, fu, on_inputs.step, u, next);
+        } else {
+            for (int64_t i = 0; i < p; ++i) next[i] = dot(fx + on_states.row(i), x, p) + dot(fu + on_inputs.row(i), u, q);
+        }
     }
 
 private:
+    static constexpr int kFew = 8;
+
+    template <int M>
+    GNEWT_INLINE void descend_few(const T* fu, const T* fx, const T* l, const int32_t* slots, T* __restrict z, const T* x, T* __restrict next) const {
+        const int64_t p = sizes.p, su = on_inputs.step, sx = on_states.step;
+        T u[M];
+#pragma GCC unroll 8
+        for (int k = 0; k < M; ++k) u[k] = z[slots[k]];
+        back_substitute_few<T, M>(p + M, l, x, u);
+#pragma GCC unroll 8
+        for (int k = 0; k < M; ++k) z[slots[k]] = u[k];
+        for (int64_t i = 0; i < p; i += 4, fx += 4 * sx, fu += 4 * su) {
+            const int64_t second = p > i + 1, third = p > i + 2 ? 2 : 0, fourth = p > i + 3 ? 3 : 0;  // rows that are not there: the first
+            FourSums<T> sums;
+            sums.add(p, fx, fx + second * sx, fx + third * sx, fx + fourth * sx, x);
+            const T *a = fu, *b = fu + second * su, *c = fu + third * su, *d = fu + fourth * su;
+#pragma GCC unroll 2
+            for (int j = 0; j + 4 <= M; j += 4) sums.add_quad(a + j, b + j, c + j, d + j, Quad<T>{u[j], u[j + 1], u[j + 2], u[j + 3]});
+#pragma GCC unroll 4
+            for (int j = M / 4 * 4; j < M; ++j) sums.add_column(a + j, b + j, c + j, d + j, u[j]);
+            store4(next + i, sums.total());
+        }
+    }
+    template <int M>
+    __attribute__((noinline)) void descend_few_call(const T* fu, const T* fx, const T* l, const int32_t* slots, T* __restrict z, const T* x, T* __restrict next) const {
+        descend_few<M>(fu, fx, l, slots, z, x, next);
+    }
+
     // VECTORS vectors of all rows of F; `mask` is for the last of them if it is the `last` of its rows.
     template <int VECTORS, class Mask>
     GNEWT_INLINE void carry_strip(const T* from, int64_t step, bool last, const Mask& mask, const T* weight, const T* v, T* __restrict f,
