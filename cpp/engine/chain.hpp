@@ -50,7 +50,7 @@ public:
         T *before = course_.stack.data() + message.at, *weight_before = before + p * ldp, *v = weight_before + ldp, *__restrict factor = course_.factor;
         T *pp = sum, *weight = sum + p * ldp;
         std::memset(work, 0, size_t(w - work) * sizeof(T));  // columns that fill up vectors are computed with, too
-        transpose_triangle(p, before, ldp);
+        fill_triangle(p, before, 1, ldp);
         int32_t k = course_.next;
         const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(k), kind = fronts[0], num_fronts = plan_.num_fronts();
         const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt];
@@ -77,19 +77,23 @@ public:
             }
             for (int64_t i = 0; all && i < p; ++i) weight[i] = abs(pp[i * (ldp + 1)]);
             if (!all) {
-                fill_upper(p, pp, ldp);
+                fill_triangle(p, pp, ldp, 1);
                 course_.lost = !renew_weights(p, pp, ldp, weight);
             }
             good = !course_.lost && (definite || !bare_lower(p, pp, ldp));
             if (!good) break;
-            if (!early && stage.has_room(call_.sources_len, starts)) {
-                stage.carry_jacobian(call_.sources, starts, weight, v, f, size, rho);
-            } else {
-                if (!early) stage.load_jacobian(call_.sources, starts, f);
+            bool carried = false;
+            if constexpr (!early) {
+                carried = stage.has_room(call_.sources_len, starts);
+                if (carried)
+                    stage.carry_jacobian(call_.sources, starts, weight, v, f, size, rho);
+                else
+                    stage.load_jacobian(call_.sources, starts, f);
+            }
+            if (!carried)
                 over_columns<T, 3>(ld, [&](int64_t j, const auto width) GNEWT_LAMBDA {
                     sum_sizes<T, int(decltype(width)::value)>(p, weight, v, f + j, ld, size + j, rho + j);
                 });
-            }
             if (!early) stage.load_inputs(call_.sources, starts, h);
             stage.add_magnitudes(call_.sources, starts, size);
             for (int64_t i = 0; i < q; ++i) {
@@ -110,19 +114,21 @@ public:
                 for (int64_t i = 0; i < p * ld; i += ld)
                     for (int64_t j = first; j < last; ++j) size[j] += abs(f[i + j] * w[i + j]);
             };
-            if (split) {
+            // Generic, so that only what is called is compiled.
+            const auto eliminate_apart = [&](auto) GNEWT_LAMBDA {
                 multiply_pairs(0, at, 0);
                 multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, at, f, ld, w, ld, h, ld, r, ld);
-                good = eliminate_stage<T, Sizes::known, Sizes::small>(rows, q, {p, f, w, h, ld}, before, ldp, course_.tally, [&]() GNEWT_LAMBDA {
+                return eliminate_stage<T, Sizes::known, Sizes::small>(rows, q, {p, f, w, h, ld}, before, ldp, course_.tally, [&]() GNEWT_LAMBDA {
                     multiply_pairs(at, ld, 1);
                     if (!Sizes::small) ahead.ask(call_.sources, next, 2);
                     load_next();
                 });
-            } else {
+            };
+            const auto eliminate_joined = [&](auto) GNEWT_LAMBDA {
                 multiply_pairs(0, ld, 0);
                 if (!Sizes::small) ahead.ask(call_.sources, next, 1);
                 multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, ld, f, ld, w, ld, h, ld, r, ld);
-                good = eliminate_rows<T, Sizes::known, Sizes::small>(rows, q, kLower, before, ldp, course_.tally, [&]() GNEWT_LAMBDA {
+                return eliminate_rows<T, Sizes::known, Sizes::small>(rows, q, kLower, before, ldp, course_.tally, [&]() GNEWT_LAMBDA {
                     T* rest = r + q * ld + at;
                     if (ld == kWidth<T>)  // with the columns before q: what was just stored as one vector is loaded as one
                         multiply<T, kSet, Sizes::small>(p, q, n, kLower, n, f, ld, w, ld, r, ld, r, ld);
@@ -130,7 +136,13 @@ public:
                         multiply<T, kSet, Sizes::small>(p, 0, p, kLower, p, f + at, ld, w + at, ld, rest, ld, rest, ld);
                     load_next();
                 });
-            }
+            };
+            if constexpr (known_apart<T>(Sizes{}) < 0)
+                good = split ? eliminate_apart(0) : eliminate_joined(0);
+            else if constexpr (known_apart<T>(Sizes{}))
+                good = eliminate_apart(0);
+            else
+                good = eliminate_joined(0);
             if (!good) {
                 course_.lost = lost_row(rows, q);
                 break;
@@ -139,7 +151,7 @@ public:
             for (int64_t i = 0; i < q; ++i) z_[slots[i]] = y[i];
             for (int64_t i = 0; i < p; ++i) weight_before[i] = max(size[at + i], abs(before[i * (ldp + 1)])), v[i] = rho[at + i];
         }
-        fill_upper(p, before, ldp);
+        fill_triangle(p, before, ldp, 1);
         if (k > course_.next) message = {message.at, message.end, k - 1};
         course_.next = k;
         course_.factor = factor;
@@ -175,15 +187,10 @@ public:
 private:
     static constexpr int32_t kDistance = 4;  // a stage is left behind sooner than memory answers
 
-    // The lower triangle from the upper.
-    static void transpose_triangle(int64_t n, T* a, int64_t ld) {
+    // One triangle from the other; (i, j) with i > j is at i·row + j·col of that which is given.
+    static void fill_triangle(int64_t n, T* a, int64_t row, int64_t col) {
         for (int64_t i = 0; i < n; ++i)
-            for (int64_t j = 0; j < i; ++j) a[i * ld + j] = a[j * ld + i];
-    }
-
-    static void fill_upper(int64_t n, T* a, int64_t ld) {
-        for (int64_t i = 0; i < n; ++i)
-            for (int64_t j = 0; j < i; ++j) a[j * ld + i] = a[i * ld + j];
+            for (int64_t j = 0; j < i; ++j) a[j * row + i * col] = a[i * row + j * col];
     }
 
     Course<T>& course_;

@@ -100,7 +100,7 @@ struct Pivots {
 template <class T, int M>
 GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out) {
     const T* r = rows.r + first * (rows.ld + 1);
-    T a[M][M];
+    T a[M][M], squares = 0;
 #pragma GCC unroll 8
     for (int k = 0; k < M; ++k)
 #pragma GCC unroll 8
@@ -112,25 +112,21 @@ GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out
 #pragma GCC unroll 8
         for (int i = k + 1; i < M; ++i) {
             out.l[i][k] = a[i][k] = a[k][i] * inverse;
+            squares += a[i][k] * a[i][k];
 #pragma GCC unroll 8
             for (int j = k + 1; j <= i; ++j) a[j][i] -= a[j][k] * a[k][i];
         }
     }
+    out.squares = squares;
 }
 
 // Whether these pivots are good; and the right-hand sides as rows of L.
 template <class T, int M>
-GNEWT_INLINE bool test_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& pivots) {
+GNEWT_INLINE bool test_pivots(const Rows<T>& rows, int64_t first, const Pivots<T>& pivots) {
     const int64_t ld = rows.ld, columns = rows.columns;
-    T squares = 0;
     bool good = true;
 #pragma GCC unroll 8
-    for (int k = 0; k < M; ++k) {
-        good &= kept(pivots.d[k], rows.size[first + k]) & (abs(pivots.d[k]) > Precision<T>::tiny);
-#pragma GCC unroll 8
-        for (int i = k + 1; i < M; ++i) squares += pivots.l[i][k] * pivots.l[i][k];
-    }
-    pivots.squares = squares;
+    for (int k = 0; k < M; ++k) good &= kept(pivots.d[k], rows.size[first + k]) & (abs(pivots.d[k]) > Precision<T>::tiny);
     for (int64_t c = 0; c < columns; ++c) {
         T x[M], *y = rows.y + first * columns + c;
 #pragma GCC unroll 8
@@ -220,7 +216,7 @@ GNEWT_INLINE void use_pivots_strip(const Rows<T>& rows, int64_t first, int64_t j
 
 // ... and in all of it, from the column `begin` on. Whether the pivots are good.
 template <class T, int M, class Given>
-GNEWT_INLINE bool use_pivots(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q, Pivots<T>& pivots, const Given& given, Vec<T>& largest) {
+GNEWT_INLINE bool use_pivots(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q, const Pivots<T>& pivots, const Given& given, Vec<T>& largest) {
     constexpr int sums = kTileRows * kTileVectors, most = Given::ready || sums < 2 * M ? 1 : sums < 4 * M ? sums / M : 4;
     constexpr int64_t w = kWidth<T>;
     const bool good = test_pivots<T, M>(rows, first, pivots);
@@ -253,7 +249,7 @@ __attribute__((noinline)) inline void find_pivots_call(const Rows<T>& rows, int6
     find_pivots<T, M>(rows, first, out);
 }
 template <class T, int M, class Given>
-__attribute__((noinline)) inline bool use_pivots_call(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q, Pivots<T>& pivots,
+__attribute__((noinline)) inline bool use_pivots_call(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q, const Pivots<T>& pivots,
                                                      const Given& given, Vec<T>& largest) {
     return use_pivots<T, M>(rows, first, begin, q, pivots, given, largest);
 }

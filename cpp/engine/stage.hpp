@@ -20,6 +20,16 @@ struct Any {
     static constexpr bool small = false;
 };
 
+// Whether states can begin with a vector without taking more vectors, where that is known to the compiler; else -1.
+template <class T, int P, int Q>
+constexpr int known_apart(Fixed<P, Q>) {
+    return padded<T>(Q) + padded<T>(P) == padded<T>(P + Q);
+}
+template <class T>
+constexpr int known_apart(Any) {
+    return -1;
+}
+
 // A front whose only child's separator is its p pairs, with q inputs and a separator of p slots, as the stages of an optimal control problem
 // are: dense Jacobians, and Hessians that are whole packed triangles, of which there may be several.
 template <class T, class Sizes>

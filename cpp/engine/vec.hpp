@@ -101,9 +101,11 @@ struct Length {
 // Call run(m as a constant) for m in [1, M].
 template <int M, class Run>
 GNEWT_INLINE void with_rows(int64_t m, Run run) {
-    if (m == M)
+    if constexpr (M == 1)
+        run(Length<1>{});
+    else if (m == M)
         run(Length<M>{});
-    else if constexpr (M > 1)
+    else
         with_rows<M - 1>(m, run);
 }
 
