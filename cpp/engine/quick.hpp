@@ -97,10 +97,12 @@ private:
     bool match_stage(const Shape& s, Run run) const {
         if (columns_ != 1 || s.p != s.b || !s.p || !s.q) return false;
         if (s.p == 4 && s.q == 1) return as_stage(Fixed<4, 1>{}, s, run);
-        if (s.p == 4 && s.q == 2) return as_stage(Fixed<4, 2>{}, s, run);
-        if (s.p == 6 && s.q == 3) return as_stage(Fixed<6, 3>{}, s, run);
-        if (s.p == 12 && s.q == 4) return as_stage(Fixed<12, 4>{}, s, run);
         if (s.p == 12 && s.q == 6) return as_stage(Fixed<12, 6>{}, s, run);
+        if constexpr (kTileVectors > 2) {  // not in the build for old machines, which need not be fast but quick to build
+            if (s.p == 4 && s.q == 2) return as_stage(Fixed<4, 2>{}, s, run);
+            if (s.p == 6 && s.q == 3) return as_stage(Fixed<6, 3>{}, s, run);
+            if (s.p == 12 && s.q == 4) return as_stage(Fixed<12, 4>{}, s, run);
+        }
         return as_stage(Any{s.p, s.q}, s, run);
     }
     template <class Sizes, class Run>
