@@ -39,23 +39,26 @@ public:
     explicit Chain(Course<T>& course) : course_(course), call_(course.call), plan_(course.plan), z_(course.z.data()) {}
 
     // The next fronts that look alike, each the only child of the one behind it, up to the first that is in doubt. Whether there was none.
-    // `saved`: room for a message.
+    // `sum`: room for a message.
     template <class Sizes>
-    bool eliminate(const Stage<T, Sizes>& stage, T* __restrict work, T* __restrict saved) {
-        const int64_t p = stage.sizes.p, q = stage.sizes.q, n = p + q, ld = padded<T>(n), ldp = padded<T>(p);
+    bool eliminate(const Stage<T, Sizes>& stage, T* __restrict work, T* __restrict sum) {
+        const int64_t p = stage.sizes.p, q = stage.sizes.q, n = p + q, ld = stage.width(), at = stage.states(), ldp = padded<T>(p);
         constexpr bool early = Sizes::small;  // a small stage is loaded while the one before it waits for pivots
         T *f = work, *h = f + p * ld, *next_f = early ? h + q * ld : f, *next_h = next_f + p * ld, *w = next_h + q * ld;
         T *r = w + p * ld, *rho = r + n * ld + kWidth<T>, *size = rho + ld, *y = size + ld;
         Message& message = course_.waiting[course_.num_waiting - 1];
-        T *pp = course_.stack.data() + message.at, *weight = pp + p * ldp, *v = weight + ldp, *__restrict factor = course_.factor;
-        const size_t bytes = size_t((p + 1) * ldp) * sizeof(T);
+        T *before = course_.stack.data() + message.at, *weight_before = before + p * ldp, *v = weight_before + ldp, *__restrict factor = course_.factor;
+        T *pp = sum, *weight = sum + p * ldp;
         std::memset(work, 0, size_t(w - work) * sizeof(T));  // columns that fill up vectors are computed with, too
-        transpose_triangle(p, pp, ldp);
+        fill_triangle(p, before, 1, ldp);
         int32_t k = course_.next;
         const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(k), kind = fronts[0], num_fronts = plan_.num_fronts();
         const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt];
         const Shape shape = plan_.front(k).shape;
         const Ahead<T> ahead(shape, 0, shape.num_blocks, all_starts + fronts[2]);
+        const bool split = stage.apart() && q <= kBlock;
+        const int64_t reach[2] = {ahead.in_steps(0, steps_of_multiply_symmetric<T>(p, split ? at : ld)),
+                                  ahead.in_steps(1, steps_of_multiply_symmetric<T>(p, ld - at))};
         if (early) {
             stage.load_jacobian(call_.sources, all_starts + fronts[2], f);
             stage.load_inputs(call_.sources, all_starts + fronts[2], h);
@@ -64,13 +67,8 @@ public:
         for (; k < num_fronts && fronts[0] == kind; ++k, fronts += 4, factor += q * n) {
             const bool more = k + 1 < num_fronts && fronts[4] == kind;
             const int32_t *slots = all_slots + fronts[1] + p, *starts = all_starts + fronts[2], *next = all_starts + fronts[more ? 6 : 2];
-            const auto ask = [&](int64_t part) GNEWT_LAMBDA {
-                if (!Sizes::small) ahead.ask(call_.sources, next, part, 4);
-            };
-            ask(0);
-            if (!Sizes::small) ask_to_write(factor + q * n, more ? q * n : 0);
-            std::memcpy(saved, pp, bytes);
-            stage.add_pairs(call_.sources, starts, pp, weight);
+            if (!Sizes::small) ask_for<true>(factor + q * n, more ? q * n : 0);
+            stage.add_pairs(call_.sources, starts, before, weight_before, pp, weight);
             bool definite = true, all = true;
             for (int64_t i = 0; i < p; ++i) {
                 const T d = pp[i * ldp + i];
@@ -79,16 +77,23 @@ public:
             }
             for (int64_t i = 0; all && i < p; ++i) weight[i] = abs(pp[i * (ldp + 1)]);
             if (!all) {
-                fill_upper(p, pp, ldp);
+                fill_triangle(p, pp, ldp, 1);
                 course_.lost = !renew_weights(p, pp, ldp, weight);
             }
             good = !course_.lost && (definite || !bare_lower(p, pp, ldp));
             if (!good) break;
-            if (!early) stage.load_jacobian(call_.sources, starts, f);
-            ask(1);
-            over_columns<T, 3>(ld, [&](int64_t j, const auto width) GNEWT_LAMBDA {
-                sum_sizes<T, int(decltype(width)::value)>(p, weight, v, f + j, ld, size + j, rho + j);
-            });
+            bool carried = false;
+            if constexpr (!early) {
+                carried = stage.has_room(call_.sources_len, starts);
+                if (carried)
+                    stage.carry_jacobian(call_.sources, starts, weight, v, f, size, rho);
+                else
+                    stage.load_jacobian(call_.sources, starts, f);
+            }
+            if (!carried)
+                over_columns<T, 3>(ld, [&](int64_t j, const auto width) GNEWT_LAMBDA {
+                    sum_sizes<T, int(decltype(width)::value)>(p, weight, v, f + j, ld, size + j, rho + j);
+                });
             if (!early) stage.load_inputs(call_.sources, starts, h);
             stage.add_magnitudes(call_.sources, starts, size);
             for (int64_t i = 0; i < q; ++i) {
@@ -96,33 +101,57 @@ public:
                 size[i] += abs(call_.shift);
                 rho[i] += call_.rhs[slots[i]];
             }
-            multiply_symmetric<T, Sizes::small>(p, pp, ldp, n, f, ld, w, ld);
-            ask(2);
-            if (!definite)  // else the terms of FᵀW count as well
-                for (int64_t i = 0; i < p * ld; i += ld)
-                    for (int64_t j = 0; j < n; ++j) size[j] += abs(f[i + j] * w[i + j]);
-            multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, n, f, ld, w, ld, h, ld, r, ld);
-            ask(3);
-            good = eliminate_rows<T, Sizes::known, Sizes::small>({r, ld, n, rho, 1, size, factor, y}, q, kLower, pp, ldp, course_.tally, [&]() GNEWT_LAMBDA {
-                T* rest = r + q * (ld + 1);
-                if (ld == kWidth<T>)  // with the columns before q: what was just stored as one vector is loaded as one
-                    multiply<T, kSet, Sizes::small>(p, q, n, kLower, n, f, ld, w, ld, r, ld, r, ld);
-                else
-                    multiply<T, kSet, Sizes::small>(p, 0, p, kLower, p, f + q, ld, w + q, ld, rest, ld, rest, ld);
+            const Rows<T> rows{r, ld, n, rho, 1, size, factor, y, at - q};
+            const auto load_next = [&]() GNEWT_LAMBDA {
                 if (!early) return;
                 stage.load_jacobian(call_.sources, next, next_f);
                 stage.load_inputs(call_.sources, next, next_h);
-            });
+            };
+            // W = PP·F in the columns [first, last); where PP is not definite, the terms of FᵀW count as well. Meanwhile the next stage's sources are asked for.
+            const auto multiply_pairs = [&](int64_t first, int64_t last, int range) GNEWT_LAMBDA {
+                multiply_symmetric<T, Sizes::small>(p, pp, ldp, last - first, f + first, ld, w + first, ld, {ahead.begin(call_.sources, next, range), reach[range]});
+                if (definite) return;
+                for (int64_t i = 0; i < p * ld; i += ld)
+                    for (int64_t j = first; j < last; ++j) size[j] += abs(f[i + j] * w[i + j]);
+            };
+            // Generic, so that only what is called is compiled.
+            const auto eliminate_apart = [&](auto) GNEWT_LAMBDA {
+                multiply_pairs(0, at, 0);
+                multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, at, f, ld, w, ld, h, ld, r, ld);
+                return eliminate_stage<T, Sizes::known, Sizes::small>(rows, q, {p, f, w, h, ld}, before, ldp, course_.tally, [&]() GNEWT_LAMBDA {
+                    multiply_pairs(at, ld, 1);
+                    if (!Sizes::small) ahead.ask(call_.sources, next, 2);
+                    load_next();
+                });
+            };
+            const auto eliminate_joined = [&](auto) GNEWT_LAMBDA {
+                multiply_pairs(0, ld, 0);
+                if (!Sizes::small) ahead.ask(call_.sources, next, 1);
+                multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, ld, f, ld, w, ld, h, ld, r, ld);
+                return eliminate_rows<T, Sizes::known, Sizes::small>(rows, q, kLower, before, ldp, course_.tally, [&]() GNEWT_LAMBDA {
+                    T* rest = r + q * ld + at;
+                    if (ld == kWidth<T>)  // with the columns before q: what was just stored as one vector is loaded as one
+                        multiply<T, kSet, Sizes::small>(p, q, n, kLower, n, f, ld, w, ld, r, ld, r, ld);
+                    else
+                        multiply<T, kSet, Sizes::small>(p, 0, p, kLower, p, f + at, ld, w + at, ld, rest, ld, rest, ld);
+                    load_next();
+                });
+            };
+            if constexpr (known_apart<T>(Sizes{}) < 0)
+                good = split ? eliminate_apart(0) : eliminate_joined(0);
+            else if constexpr (known_apart<T>(Sizes{}))
+                good = eliminate_apart(0);
+            else
+                good = eliminate_joined(0);
             if (!good) {
-                course_.lost = lost_row(r, ld, q, n, size);
+                course_.lost = lost_row(rows, q);
                 break;
             }
             if (early) swap(f, next_f), swap(h, next_h);
             for (int64_t i = 0; i < q; ++i) z_[slots[i]] = y[i];
-            for (int64_t i = 0; i < p; ++i) weight[i] = max(size[q + i], abs(pp[i * (ldp + 1)])), v[i] = rho[q + i];
+            for (int64_t i = 0; i < p; ++i) weight_before[i] = max(size[at + i], abs(before[i * (ldp + 1)])), v[i] = rho[at + i];
         }
-        if (!good) std::memcpy(pp, saved, bytes);
-        fill_upper(p, pp, ldp);
+        fill_triangle(p, before, ldp, 1);
         if (k > course_.next) message = {message.at, message.end, k - 1};
         course_.next = k;
         course_.factor = factor;
@@ -134,9 +163,9 @@ public:
     template <class Sizes>
     int32_t descend(const Stage<T, Sizes>& stage, int32_t last, int32_t record, const T*& factor, T* __restrict work) {
         const int64_t p = stage.sizes.p, q = stage.sizes.q, n = p + q;
-        T *z = work, *next = work + n + 8;
+        T *x = work, *next = x + padded<T>(p) + 8, *u = next + padded<T>(p) + 8;
         const Front top = plan_.front(last);
-        for (int64_t i = 0; i < p; ++i) z[q + i] = z_[top.slots[n + i]];
+        for (int64_t i = 0; i < p; ++i) x[i] = z_[top.slots[n + i]];
         const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(last), shape = fronts[0];
         const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt], *slots = nullptr;
         const Ahead<T> ahead(top.shape, 0, 2, all_starts + fronts[2]);  // of the sources, F alone is read
@@ -145,30 +174,23 @@ public:
             slots = all_slots + fronts[1];
             factor -= q * n;
             if (!Sizes::small && k - record > kDistance && fronts[-4 * kDistance] == shape) {
-                ahead.ask(call_.sources, all_starts + fronts[2 - 4 * kDistance], 0, 1);
-                ask_for(factor - kDistance * q * n, q * n);
+                ahead.ask(call_.sources, all_starts + fronts[2 - 4 * kDistance]);
+                ask_for<false>(factor - kDistance * q * n, q * n);
             }
-            for (int64_t i = 0; i < q; ++i) z[i] = z_[slots[p + i]];
-            stage.descend(call_.sources, all_starts + fronts[2], factor, z, next);
-            for (int64_t i = 0; i < q; ++i) z_[slots[p + i]] = z[i];
-            for (int64_t i = 0; i < p; ++i) z[q + i] = next[i];
+            stage.descend(call_.sources, all_starts + fronts[2], factor, slots + p, z_, x, u, next);
+            swap(x, next);
         }
-        for (int64_t i = 0; i < p; ++i) z_[slots[i]] = z[q + i];
+        for (int64_t i = 0; i < p; ++i) z_[slots[i]] = x[i];
         return k;
     }
 
 private:
     static constexpr int32_t kDistance = 4;  // a stage is left behind sooner than memory answers
 
-    // The lower triangle from the upper.
-    static void transpose_triangle(int64_t n, T* a, int64_t ld) {
+    // One triangle from the other; (i, j) with i > j is at i·row + j·col of that which is given.
+    static void fill_triangle(int64_t n, T* a, int64_t row, int64_t col) {
         for (int64_t i = 0; i < n; ++i)
-            for (int64_t j = 0; j < i; ++j) a[i * ld + j] = a[j * ld + i];
-    }
-
-    static void fill_upper(int64_t n, T* a, int64_t ld) {
-        for (int64_t i = 0; i < n; ++i)
-            for (int64_t j = 0; j < i; ++j) a[j * ld + i] = a[i * ld + j];
+            for (int64_t j = 0; j < i; ++j) a[j * row + i * col] = a[i * row + j * col];
     }
 
     Course<T>& course_;

@@ -11,10 +11,24 @@ enum Update { kSet, kAdd, kSubtract };
 // Which columns of a row i are computed: all, those from i on, or those up to i.
 enum Part { kWhole, kUpper, kLower };
 
+// Memory that is asked for while something is computed, a little with every step: it takes no time there.
+struct Asking {
+    const char* at;
+    int64_t step;
+    GNEWT_INLINE void next() {
+        __builtin_prefetch(at, 0, 2);
+        at += step;
+    }
+};
+struct Silent {
+    GNEWT_INLINE void next() {}
+};
+
 // acc (+, -)= AᵀB, or AB where A is TRANSPOSED.
-template <class T, int ROWS, int VECTORS, bool MINUS, bool TRANSPOSED>
-GNEWT_INLINE void accumulate(Vec<T> (&acc)[ROWS][VECTORS], int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb) {
+template <class T, int ROWS, int VECTORS, bool MINUS, bool TRANSPOSED, class Ask = Silent>
+GNEWT_INLINE void accumulate(Vec<T> (&acc)[ROWS][VECTORS], int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, Ask&& ask = {}) {
     for (int64_t l = 0; l < k; ++l, a += TRANSPOSED ? 1 : lda, b += ldb) {
+        ask.next();
         Vec<T> right[VECTORS];
 #pragma GCC unroll 8
         for (int v = 0; v < VECTORS; ++v) right[v] = load(b + v * kWidth<T>);
@@ -126,8 +140,8 @@ GNEWT_INLINE void multiply(int64_t k, int64_t first, int64_t last, int part, int
 }
 
 // OUT = S B with a symmetric S[n, n] of which the lower triangle is given; the blocks on its diagonal are completed.
-template <class T>
-GNEWT_INLINE void multiply_symmetric_inline(int64_t n, T* s, int64_t lds, int64_t cols, const T* b, int64_t ldb, T* out, int64_t ldo) {
+template <class T, class Ask>
+GNEWT_INLINE void multiply_symmetric_inline(int64_t n, T* s, int64_t lds, int64_t cols, const T* b, int64_t ldb, T* out, int64_t ldo, Ask ask) {
     cols = padded<T>(cols);
     over_rows(0, n, [&](int64_t i, const auto rows) GNEWT_LAMBDA {
         constexpr int r = int(decltype(rows)::value);
@@ -137,23 +151,56 @@ GNEWT_INLINE void multiply_symmetric_inline(int64_t n, T* s, int64_t lds, int64_
             for (int64_t k = i; k < j; ++k) s[k * lds + j] = s[j * lds + k];
         over_columns<T, widest(r)>(cols, [&](int64_t j, const auto width) GNEWT_LAMBDA {
             Vec<T> acc[r][int(decltype(width)::value)] = {};
-            accumulate<T, r, int(decltype(width)::value), false, true>(acc, i, s + i * lds, lds, b + j, ldb);
-            accumulate<T, r, int(decltype(width)::value), false, false>(acc, n - i, s + i * lds + i, lds, b + i * ldb + j, ldb);
+            accumulate<T, r, int(decltype(width)::value), false, true>(acc, i, s + i * lds, lds, b + j, ldb, ask);
+            accumulate<T, r, int(decltype(width)::value), false, false>(acc, n - i, s + i * lds + i, lds, b + i * ldb + j, ldb, ask);
             store_tile<T>(acc, out + i * ldo + j, ldo);
         });
     });
 }
 template <class T>
-__attribute__((noinline)) inline void multiply_symmetric_call(int64_t n, T* s, int64_t lds, int64_t cols, const T* b, int64_t ldb, T* out,
-                                                              int64_t ldo) {
-    multiply_symmetric_inline<T>(n, s, lds, cols, b, ldb, out, ldo);
+__attribute__((noinline)) inline void multiply_symmetric_call(int64_t n, T* s, int64_t lds, int64_t cols, const T* b, int64_t ldb, T* out, int64_t ldo,
+                                                              Asking ask) {
+    multiply_symmetric_inline<T>(n, s, lds, cols, b, ldb, out, ldo, ask);
 }
 template <class T, bool FIXED>
-GNEWT_INLINE void multiply_symmetric(int64_t n, T* s, int64_t lds, int64_t cols, const T* b, int64_t ldb, T* out, int64_t ldo) {
+GNEWT_INLINE void multiply_symmetric(int64_t n, T* s, int64_t lds, int64_t cols, const T* b, int64_t ldb, T* out, int64_t ldo, Asking ask = {nullptr, 0}) {
     if constexpr (FIXED)
-        multiply_symmetric_inline<T>(n, s, lds, cols, b, ldb, out, ldo);
+        multiply_symmetric_inline<T>(n, s, lds, cols, b, ldb, out, ldo, Silent{});
     else
-        multiply_symmetric_call<T>(n, s, lds, cols, b, ldb, out, ldo);
+        multiply_symmetric_call<T>(n, s, lds, cols, b, ldb, out, ldo, ask);
+}
+// How many steps this takes, or a few more.
+template <class T>
+inline int64_t steps_of_multiply_symmetric(int64_t n, int64_t cols) {
+    return (n + kTileRows - 1) / kTileRows * n * ((padded<T>(cols) / kWidth<T> + kTileVectors - 1) / kTileVectors);
+}
+
+// OUT = AᵀB - CᵀD, the lower triangle of n rows; A, B [k, ld], C [m, ldc], D [m, ldd].
+template <class T>
+GNEWT_INLINE void multiply_less_inline(int64_t k, const T* a, const T* b, int64_t ld, int64_t m, const T* c, int64_t ldc, const T* d, int64_t ldd, int64_t n,
+                                       T* out, int64_t ldo) {
+    over_rows(0, n, [&](int64_t i, const auto rows) GNEWT_LAMBDA {
+        constexpr int r = int(decltype(rows)::value);
+        over_columns<T, widest(r)>(padded<T>(min(i + r, n)), [&](int64_t j, const auto width) GNEWT_LAMBDA {
+            Vec<T> acc[r][int(decltype(width)::value)] = {};
+            accumulate<T, r, int(decltype(width)::value), false, false>(acc, k, a + i, ld, b + j, ld);
+            accumulate<T, r, int(decltype(width)::value), true, false>(acc, m, c + i, ldc, d + j, ldd);
+            store_tile<T>(acc, out + i * ldo + j, ldo);
+        });
+    });
+}
+template <class T>
+__attribute__((noinline)) inline void multiply_less_call(int64_t k, const T* a, const T* b, int64_t ld, int64_t m, const T* c, int64_t ldc, const T* d,
+                                                         int64_t ldd, int64_t n, T* out, int64_t ldo) {
+    multiply_less_inline<T>(k, a, b, ld, m, c, ldc, d, ldd, n, out, ldo);
+}
+template <class T, bool FIXED>
+GNEWT_INLINE void multiply_less(int64_t k, const T* a, const T* b, int64_t ld, int64_t m, const T* c, int64_t ldc, const T* d, int64_t ldd, int64_t n, T* out,
+                                int64_t ldo) {
+    if constexpr (FIXED)
+        multiply_less_inline<T>(k, a, b, ld, m, c, ldc, d, ldd, n, out, ldo);
+    else
+        multiply_less_call<T>(k, a, b, ld, m, c, ldc, d, ldd, n, out, ldo);
 }
 
 }  // namespace GNEWT_ISA

@@ -6,16 +6,21 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-template <class T>
-GNEWT_INLINE void ask_for(const T* p, int64_t length) {
-    const char *at = reinterpret_cast<const char*>(p), *end = reinterpret_cast<const char*>(p + length);
-    for (; at < end; at += 64) __builtin_prefetch(at, 0, 2);
-}
+constexpr int64_t kLine = 64;
 
-template <class T>
-GNEWT_INLINE void ask_to_write(const T* p, int64_t length) {
-    const char *at = reinterpret_cast<const char*>(p), *end = reinterpret_cast<const char*>(p + length);
-    for (; at < end; at += 64) __builtin_prefetch(at, 1, 3);
+// Ask for cache lines. Four at a time: this is as many instructions as a small front has arithmetic, else.
+template <bool WRITE>
+GNEWT_INLINE void ask_for_lines(const char* p, int64_t count) {
+    const char* end = p + count * kLine;
+    for (; p + 3 * kLine < end; p += 4 * kLine) {
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k) __builtin_prefetch(p + k * kLine, WRITE, WRITE ? 3 : 2);
+    }
+    for (; p < end; p += kLine) __builtin_prefetch(p, WRITE, WRITE ? 3 : 2);
+}
+template <bool WRITE, class T>
+GNEWT_INLINE void ask_for(const T* p, int64_t length) {
+    ask_for_lines<WRITE>(reinterpret_cast<const char*>(p), (length * int64_t(sizeof(T)) + kLine - 1) / kLine);
 }
 
 // Which cache lines the blocks of a front are in, counted from where the blocks begin: the same for all fronts of a shape, or nearly.
@@ -30,32 +35,25 @@ public:
             const int64_t row = b.rows - 1, length = row * b.step + int64_t(b.dstep) * row * (row - 1) / 2 + b.len + row * b.dlen;
             add(k, starts[k], starts[k] + length, starts);
         }
-        for (int i = 0; i < count_; ++i) lines_ += ranges_[i].lines();
     }
 
-    // Ask for the part [part, part + 1) of `parts` equal ones. Inlined: a call without any visible effect would be left out.
-    GNEWT_INLINE void ask(const T* sources, const int32_t* starts, int64_t part, int64_t parts) const {
-        int64_t skip = lines_ * part / parts, left = lines_ * (part + 1) / parts - skip;
-        for (int i = 0; i < count_ && left > 0; ++i) {
-            const int64_t here = ranges_[i].lines();
-            if (skip >= here) {
-                skip -= here;
-                continue;
-            }
-            const char* p = reinterpret_cast<const char*>(sources + starts[ranges_[i].block] + ranges_[i].from) + skip * kLine;
-            const int64_t count = min(here - skip, left);
-            for (int64_t k = 0; k < count; ++k) __builtin_prefetch(p + k * kLine, 0, 2);
-            left -= count;
-            skip = 0;
-        }
+    // Where the i-th range of lines begins, if there is one, and how far it reaches with each of some steps.
+    GNEWT_INLINE const char* begin(const T* sources, const int32_t* starts, int i) const {
+        return reinterpret_cast<const char*>(sources + (i < count_ ? starts[ranges_[i].block] + ranges_[i].from : 0));
+    }
+    int64_t in_steps(int i, int64_t steps) const { return i < count_ ? (ranges_[i].count() * kLine + steps - 1) / steps : 0; }
+
+    // Ask for all ranges from `first` on. Inlined: a call without any visible effect would be left out.
+    GNEWT_INLINE void ask(const T* sources, const int32_t* starts, int first = 0) const {
+        for (int i = first; i < count_; ++i) ask_for_lines<false>(begin(sources, starts, i), ranges_[i].count());
     }
 
 private:
-    static constexpr int64_t kMost = 8, kLine = 64;
+    static constexpr int64_t kMost = 8;
     struct Range {
         int32_t block;
         int64_t from, to;  // relative to where the block begins
-        int64_t lines() const { return ((to - from) * int64_t(sizeof(T)) + kLine - 1) / kLine + 1; }
+        int64_t count() const { return ((to - from) * int64_t(sizeof(T)) + kLine - 1) / kLine + 1; }
     };
     void add(int32_t block, int64_t from, int64_t to, const int32_t* starts) {
         if (count_) {  // blocks of one matrix lie within each other
@@ -70,7 +68,6 @@ private:
     }
 
     Range ranges_[kMost];
-    int64_t lines_ = 0;
     int count_ = 0;
 };
 

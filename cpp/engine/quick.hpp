@@ -22,7 +22,7 @@ public:
 
     bool reserve() {
         const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest], ld = padded<T>(n), ldp = padded<T>(p);
-        const int64_t size = p * (ldp + columns_ + 1 + 4 * ld) + (2 * n + kPanel + columns_ + 2) * ld + n * columns_ + 128;
+        const int64_t size = p * (ldp + columns_ + 1 + 4 * ld) + (2 * n + columns_ + 3) * ld + n * columns_ + 128;
         if (!work_.reserve(size) || !saved_.reserve((p + 1) * ldp)) return false;
         std::memset(work_.data(), 0, size_t(size) * sizeof(T));  // columns that fill up vectors are computed with, too
         return true;
@@ -81,7 +81,7 @@ private:
             ahead_ = Ahead<T>(shape, 0, last, starts);
             asked_shape_ = fronts[0], asked_back_ = back;
         }
-        ahead_.ask(call_.sources, starts, 0, 1);
+        ahead_.ask(call_.sources, starts);
     }
 
     // Call run(stage) if front f, of shape s, is a stage of a chain. What is none is remembered: fronts that follow often look alike.
@@ -97,10 +97,12 @@ private:
     bool match_stage(const Shape& s, Run run) const {
         if (columns_ != 1 || s.p != s.b || !s.p || !s.q) return false;
         if (s.p == 4 && s.q == 1) return as_stage(Fixed<4, 1>{}, s, run);
-        if (s.p == 4 && s.q == 2) return as_stage(Fixed<4, 2>{}, s, run);
-        if (s.p == 6 && s.q == 3) return as_stage(Fixed<6, 3>{}, s, run);
-        if (s.p == 12 && s.q == 4) return as_stage(Fixed<12, 4>{}, s, run);
         if (s.p == 12 && s.q == 6) return as_stage(Fixed<12, 6>{}, s, run);
+        if constexpr (kTileVectors > 2) {  // not in the build for old machines, which need not be fast but quick to build
+            if (s.p == 4 && s.q == 2) return as_stage(Fixed<4, 2>{}, s, run);
+            if (s.p == 6 && s.q == 3) return as_stage(Fixed<6, 3>{}, s, run);
+            if (s.p == 12 && s.q == 4) return as_stage(Fixed<12, 4>{}, s, run);
+        }
         return as_stage(Any{s.p, s.q}, s, run);
     }
     template <class Sizes, class Run>
@@ -128,7 +130,7 @@ private:
         const int64_t p = shape.p, q = shape.q, b = shape.b, n = q + b, columns = columns_;
         const int64_t ld = padded<T>(n), ldp = padded<T>(p), ldb = padded<T>(b);
         const bool cross = shape.flags & kCross, nested = shape.flags & kNested, in_place = shape.flags & kChildIsPairs;
-        T *f = work_.data(), *w = f + p * ld, *h = w + p * ld, *r = h + q * ld, *panel = r + n * ld, *rho = panel + kPanel * ld;
+        T *f = work_.data(), *w = f + p * ld, *h = w + p * ld, *r = h + q * ld, *rho = r + n * ld + kWidth<T>;
         T *size = rho + columns * ld, *y = size + ld, *weight = y + n * columns, *pp = weight + ldp, *v = pp + p * ldp;
         T *c = v + p * columns, *spread = c + p * ld;
         const int32_t num_children = front.num_children;
@@ -170,8 +172,9 @@ private:
         const int64_t base = num_waiting_ ? waiting_[num_waiting_ - 1].end : 0, end = base + message_size<T>(b, columns);
         if (!stack_.reserve(end)) return false;
         T *schur = stack_.data() + base, *sizes = schur + b * ldb, *carried = sizes + ldb;
-        if (!eliminate_rows<T, 0, false>({r, ld, n, rho, columns, size, factor, y}, q, kUpper, schur, ldb, course_.tally, [] {})) {
-            course_.lost = lost_row(r, ld, q, n, size);
+        const Rows<T> rows{r, ld, n, rho, columns, size, factor, y};
+        if (!eliminate_rows<T, 0, false>(rows, q, kUpper, schur, ldb, course_.tally, [] {})) {
+            course_.lost = lost_row(rows, q);
             return false;
         }
         for (int64_t i = 0; i < q; ++i)

@@ -7,22 +7,33 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// A z for four rows of A, whose sums are taken together.
+// A z for four rows of A, whose sums are taken together at the end.
+template <class T>
+struct FourSums {
+    Quad<T> s{}, t{}, u{}, v{}, rest{};
+
+    GNEWT_INLINE void add_quad(const T* a, const T* b, const T* c, const T* d, Quad<T> z) {
+        s += load4(a) * z;
+        t += load4(b) * z;
+        u += load4(c) * z;
+        v += load4(d) * z;
+    }
+    GNEWT_INLINE void add_column(const T* a, const T* b, const T* c, const T* d, T z) { rest += Quad<T>{*a, *b, *c, *d} * z; }
+    GNEWT_INLINE void add(int64_t cols, const T* a, const T* b, const T* c, const T* d, const T* z) {
+        int64_t j = 0;
+        for (; j + 4 <= cols; j += 4) add_quad(a + j, b + j, c + j, d + j, load4(z + j));
+        for (; j < cols; ++j) add_column(a + j, b + j, c + j, d + j, z[j]);
+    }
+    GNEWT_INLINE Quad<T> total() {
+        transpose<T>(s, t, u, v);
+        return rest + ((s + t) + (u + v));
+    }
+};
 template <class T>
 GNEWT_INLINE Quad<T> four_rows_times(int64_t cols, const T* a, const T* b, const T* c, const T* d, const T* z) {
-    Quad<T> s{}, t{}, u{}, v{};
-    int64_t j = 0;
-    for (; j + 4 <= cols; j += 4) {
-        const Quad<T> x = load4(z + j);
-        s += load4(a + j) * x;
-        t += load4(b + j) * x;
-        u += load4(c + j) * x;
-        v += load4(d + j) * x;
-    }
-    transpose<T>(s, t, u, v);
-    Quad<T> sum = (s + t) + (u + v);
-    for (; j < cols; ++j) sum += Quad<T>{a[j], b[j], c[j], d[j]} * z[j];
-    return sum;
+    FourSums<T> sums;
+    sums.add(cols, a, b, c, d, z);
+    return sums.total();
 }
 
 // y (=, +=, -=) A z for a row-major A.
@@ -53,23 +64,40 @@ GNEWT_INLINE void back_substitute_block(const T* l, int64_t n, T* z) {
     for (int k = 0; k < M; ++k) z[k] = x[k];
 }
 
-// Solve for the first q of z[n], given the others, by the rows L [q, n] with a unit diagonal: four rows at a time, from the last.
+// Solve for the first q of z[n], given the others, by the rows L [q, step] with a unit diagonal, of which n columns count: four rows at a time, from the last.
 template <class T>
-GNEWT_INLINE void back_substitute_rows(int64_t q, int64_t n, const T* l, T* z) {
+GNEWT_INLINE void back_substitute_rows(int64_t q, int64_t n, const T* l, int64_t step, T* z) {
     int64_t k = q;
     if (q % 4) {
         k -= q % 4;
-        rows_times<T, kSubtract>(q - k, n - q, l + k * n + q, n, z + q, z + k);
-        if (q % 4 == 1) back_substitute_block<T, 1>(l + k * n + k, n, z + k);
-        if (q % 4 == 2) back_substitute_block<T, 2>(l + k * n + k, n, z + k);
-        if (q % 4 == 3) back_substitute_block<T, 3>(l + k * n + k, n, z + k);
+        rows_times<T, kSubtract>(q - k, n - q, l + k * step + q, step, z + q, z + k);
+        if (q % 4 == 1) back_substitute_block<T, 1>(l + k * step + k, step, z + k);
+        if (q % 4 == 2) back_substitute_block<T, 2>(l + k * step + k, step, z + k);
+        if (q % 4 == 3) back_substitute_block<T, 3>(l + k * step + k, step, z + k);
     }
     for (; k > 0;) {
         const int64_t end = k;
         k -= 4;
-        rows_times<T, kSubtract>(4, n - end, l + k * n + end, n, z + end, z + k);
-        back_substitute_block<T, 4>(l + k * n + k, n, z + k);
+        rows_times<T, kSubtract>(4, n - end, l + k * step + end, step, z + end, z + k);
+        back_substitute_block<T, 4>(l + k * step + k, step, z + k);
     }
+}
+
+// Solve for M unknowns u, which are right-hand sides at first, by the rows L [M, n] with a unit diagonal, given the others, x. They stay in registers.
+template <class T, int M>
+GNEWT_INLINE void back_substitute_few(int64_t n, const T* l, const T* x, T (&u)[M]) {
+#pragma GCC unroll 2
+    for (int i = 0; i < M; i += 4) {
+        const T* row = l + i * n + M;
+        const Quad<T> sums = four_rows_times(n - M, row, row + (M > i + 1 ? n : 0), row + (M > i + 2 ? 2 * n : 0), row + (M > i + 3 ? 3 * n : 0), x);
+#pragma GCC unroll 4
+        for (int k = 0; k < 4; ++k)
+            if (i + k < M) u[i + k] -= sums[k];
+    }
+#pragma GCC unroll 8
+    for (int k = M - 1; k > 0; --k)
+#pragma GCC unroll 8
+        for (int i = 0; i < k; ++i) u[i] -= l[i * n + k] * u[k];
 }
 
 // x_p = F [u; ξ], with F read from the sources: `x` is [p, columns], `z` [q + b, columns].
@@ -138,7 +166,7 @@ inline void descend(const Front& front, const T* sources, const T* l, T* z, int6
     T *x = local, *rest = local + p * columns;
     gather(rest, z, front.slots + p, n, columns);
     if (columns == 1)
-        back_substitute_rows(q, n, l, rest);
+        back_substitute_rows(q, n, l, n, rest);
     else
         for (int64_t k = q - 1; k >= 0; --k)
             subtract_rows(rest + k * columns, l + k * n + k + 1, rest + (k + 1) * columns, n - k - 1, columns);

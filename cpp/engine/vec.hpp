@@ -67,6 +67,23 @@ GNEWT_INLINE Vec<T> vabs(Vec<T> v) {
     constexpr decltype(v < 0) sign = ~(decltype(v < 0){} + (decltype((v < 0)[0] + 0)(1) << (8 * sizeof(T) - 1)));
     return (Vec<T>)((decltype(v < 0))v & sign);
 }
+// All bits set in the first `n` lanes.
+template <class T>
+using Lanes = decltype(Vec<T>{} < Vec<T>{});
+constexpr int8_t kLanes[2 * kVectorBytes] = {
+#if defined(__AVX512F__)
+    -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+#endif
+#if defined(__AVX2__)
+    -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
+#endif
+    -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+template <class T>
+GNEWT_INLINE Lanes<T> first_lanes(int64_t n) {
+    Lanes<T> mask;
+    __builtin_memcpy(&mask, kLanes + kVectorBytes - n * int64_t(sizeof(T)), sizeof mask);
+    return mask;
+}
 template <class T>
 GNEWT_INLINE T sum(Vec<T> v) {
     T total = 0;
@@ -80,6 +97,17 @@ struct Length {
     static constexpr int64_t value = N;
     constexpr operator int64_t() const { return N; }
 };
+
+// Call run(m as a constant) for m in [1, M].
+template <int M, class Run>
+GNEWT_INLINE void with_rows(int64_t m, Run run) {
+    if constexpr (M == 1)
+        run(Length<1>{});
+    else if (m == M)
+        run(Length<M>{});
+    else
+        with_rows<M - 1>(m, run);
+}
 
 // Four numbers, in every instruction set: for transposing.
 template <class T>

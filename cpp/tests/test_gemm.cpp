@@ -51,6 +51,23 @@ void compare_symmetric(int64_t n, int64_t cols, Random& random) {
         }
 }
 
+// AᵀB - CᵀD, the lower triangle.
+template <class T>
+void compare_less(int64_t k, int64_t m, int64_t n, Random& random) {
+    const int64_t ld = padded<T>(n), ldc = n + 3;
+    std::vector<T> a(size_t(k * ld + 64)), b(a.size()), c(size_t(m * ldc + 64)), d(size_t(m * ld + 64)), out(size_t(n * ld + 64));
+    for (auto* x : {&a, &b, &c, &d})
+        for (T& y : *x) y = T(random.uniform());
+    multiply_less<T, false>(k, a.data(), b.data(), ld, m, c.data(), ldc, d.data(), ld, n, out.data(), ld);
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j <= i; ++j) {
+            T sum = 0;
+            for (int64_t l = 0; l < k; ++l) sum += a[size_t(l * ld + i)] * b[size_t(l * ld + j)];
+            for (int64_t l = 0; l < m; ++l) sum -= c[size_t(l * ldc + i)] * d[size_t(l * ld + j)];
+            CHECK(abs(out[size_t(i * ld + j)] - sum) <= 64 * Precision<T>::eps * T(k + m + 1));
+        }
+}
+
 template <class T>
 void all_sizes() {
     Random random(7);
@@ -58,6 +75,7 @@ void all_sizes() {
         for (int64_t m = 1; m <= 40; ++m) {
             const int64_t k = random.below(41), extra = kWidth<T> * random.below(3);
             compare_symmetric<T>(n, m, random);
+            compare_less<T>(k, m, n, random);
             compare<T, kSet>(k, 0, m, kWhole, n, extra, random);
             compare<T, kAdd>(k, random.below(m + 1), m, kWhole, n, extra, random);
             compare<T, kSubtract>(k, random.below(m + 1), m, random.below(2) ? kUpper : kLower, n > m ? n : m, extra, random);

@@ -139,6 +139,47 @@ void test_plain_rows_agree_with_the_search() {
     }
 }
 
+// A stage C + AᵀB, whose rows are computed where they are eliminated and whose states begin with a vector, against the same matrix in one piece.
+void test_stage_agrees_with_plain_rows() {
+    Random random(3);
+    for (int64_t q = 1; q <= kBlock; ++q)
+        for (int64_t p = 1; p <= 20; ++p) {
+            const int64_t n = p + q, at = padded<double>(q), ld = at + padded<double>(p), lds = padded<double>(p);
+            const auto column = [&](int64_t j) { return j < q ? j : j - q + at; };
+            Matrix a(size_t(p * ld + 64)), b(a), c(size_t(q * ld + 64)), r(size_t(q * ld + 64)), rho(size_t(ld + 64)), size(rho), whole(size_t(n * n)), y(rho);
+            for (int64_t i = 0; i < p; ++i)
+                for (int64_t j = 0; j < n; ++j) a[size_t(i * ld + column(j))] = b[size_t(i * ld + column(j))] = random.uniform();
+            for (int64_t i = 0; i < q; ++i)
+                for (int64_t j = i; j < n; ++j) c[size_t(i * ld + column(j))] = random.uniform() + (i != j ? 0.0 : i % 3 ? 2.0 * double(n) : -4.0 * double(n));
+            for (int64_t i = 0; i < n; ++i)
+                for (int64_t j = i; j < n; ++j) {
+                    double sum = i < q ? c[size_t(i * ld + column(j))] : 0;
+                    for (int64_t k = 0; k < p; ++k) sum += a[size_t(k * ld + column(i))] * b[size_t(k * ld + column(j))];
+                    whole[size_t(i * n + j)] = whole[size_t(j * n + i)] = sum;
+                    if (j < q) r[size_t(i * ld + j)] = sum;
+                    if (i == j) size[size_t(column(i))] = std::fabs(sum);
+                }
+            Work w(whole, n);
+            Matrix plain(size_t(w.ld + 64)), schur(size_t(p * lds + 64)), other(schur), l(size_t(q * n + 64));
+            for (int64_t i = 0; i < n; ++i) rho[size_t(column(i))] = plain[size_t(i)] = random.uniform();
+            l[size_t(q * n)] = 77;
+            Tally tally, expected;
+            bool called = false;
+            CHECK((eliminate_stage<double, 0, false>({r.data(), ld, n, rho.data(), 1, size.data(), l.data(), y.data(), at - q}, q, {p, a.data(), b.data(), c.data(), ld},
+                                                     schur.data(), lds, tally, [&] { called = true; })));
+            CHECK((eliminate_rows<double, 0, false>({w.r.data(), w.ld, n, plain.data(), 1, w.bound.data(), w.l.data(), w.y.data()}, q, kUpper, other.data(), lds,
+                                                    expected, [] {})));
+            CHECK(called && l[size_t(q * n)] == 77);  // nothing is written behind the rows
+            CHECK(tally.positive == expected.positive && tally.negative == expected.negative);
+            for (int64_t i = 0; i < q; ++i)
+                for (int64_t j = i; j < n; ++j) CHECK(std::fabs(l[size_t(i * n + j)] - w.l[size_t(i * n + j)]) <= 1e-12 * double(n * n));
+            for (int64_t i = 0; i < p; ++i) {
+                CHECK(std::fabs(rho[size_t(at + i)] - plain[size_t(q + i)]) <= 1e-12 * double(n));
+                for (int64_t j = 0; j <= i; ++j) CHECK(std::fabs(schur[size_t(i * lds + j)] - other[size_t(j * lds + i)]) <= 1e-12 * double(n * n));
+            }
+        }
+}
+
 // Eigenvalues one by one, and several at once: also where their product leaves the range of numbers.
 void test_tally_of_several() {
     for (const double scale : {1.0, 1e-30, 1e60, 1e-200}) {
@@ -207,6 +248,7 @@ int main() {
     if (!check::runs_here()) return check::skip("pivots");
     test_random_fronts();
     test_plain_rows_agree_with_the_search();
+    test_stage_agrees_with_plain_rows();
     test_tally_of_several();
     test_zero_diagonal_needs_pairs();
     test_noise_is_null();

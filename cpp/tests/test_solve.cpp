@@ -42,7 +42,7 @@ void compare_back(int64_t q, int64_t n, Random& random) {
     std::vector<T> expected = z;
     for (int64_t k = q - 1; k >= 0; --k)
         for (int64_t j = k + 1; j < n; ++j) expected[size_t(k)] -= l[size_t(k * n + j)] * expected[size_t(j)];
-    back_substitute_rows(q, n, l.data(), z.data());
+    back_substitute_rows(q, n, l.data(), n, z.data());
     for (int64_t i = 0; i < n; ++i) CHECK(abs(z[size_t(i)] - expected[size_t(i)]) <= 16 * Precision<T>::eps * T(n + 1));
 }
 
