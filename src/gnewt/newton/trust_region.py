@@ -188,7 +188,9 @@ class TrustRegion:
         """Grow where the model was right; shrink where it was not, but not below the step that f liked."""
         grown = jnp.where(ratio > self.grow_above, jnp.maximum(radius, self.growth * length), radius)
         fitting = jnp.where(ratio < self.shrink_below, share * length, grown)
-        fitting = jnp.where(times != 1.0, jnp.maximum(fitting, times * length), fitting)
+        # f may fall far beyond a step that the model was wrong about; that is no reason to trust it so far.
+        liked = jnp.where(ratio < self.shrink_below, jnp.minimum(times, 1.0), times) * length
+        fitting = jnp.where(times != 1.0, jnp.maximum(fitting, liked), fitting)
         return jnp.where(close, jnp.maximum(radius, self.growth * length), fitting)
 
 
