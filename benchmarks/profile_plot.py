@@ -46,6 +46,12 @@ def _solved(table: Table, solver: str, problem: str) -> bool:
     return bool(table.get((solver, problem), {}).get("solved"))
 
 
+def _ends_together(table: Table, solvers: list[str], problem: str) -> bool:
+    """Whether all values agree to six digits: the test of the gradient also passes at other points, or early."""
+    values = np.array([table[s, problem]["fun"] for s in solvers])
+    return bool(np.ptp(values) <= 1e-6 * max(1.0, np.min(np.abs(values))))
+
+
 def _counts(solvers: list[str], problems: list[str], table: Table) -> list[str]:
     lines = [
         "| solver | solved | of | by gradient | rounding | unbounded | gradients, where all solved (geometric mean) |",
@@ -93,6 +99,8 @@ def _comparison(solvers: list[str], problems: list[str], table: Table) -> list[s
     common = [p for p in problems if all(_solved(table, s, p) for s in solvers)]
     some = [p for p in problems if _solved(table, "gnewt", p) and any(_solved(table, s, p) for s in peers)]
     lines.append(line("the best of all, where all solve", peers, common))
+    same = [p for p in common if _ends_together(table, solvers, p)]
+    lines.append(line("the best of all, where all end in the same minimum", peers, same))
     lines.append(line("the best of those that solve", peers, some))
     return [*lines, ""]
 
