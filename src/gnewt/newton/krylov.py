@@ -72,7 +72,7 @@ class _Ball(NamedTuple):
 def solve_with_products(
     problem: Problem, x: Array, models: LocalModels, radius: Array, reach: Array, spectrum: Spectrum
 ) -> Solution:
-    """Solve until the residual is a small share of the gradient: √‖g‖∞, at most a tenth.
+    """Solve until the residual is a small share of the gradient: √‖g‖∞, but between 0.03 and 0.1.
 
     Args:
         reach: length up to which the Newton step is taken where no negative curvature was met.
@@ -81,7 +81,7 @@ def solve_with_products(
     most = max(1, min(n, _MOST, max(10, _NUMBERS // n)))
     scale = 1.0 / jnp.sqrt(models.sources)
     gradient = scale * problem.gradient(models)
-    share = jnp.minimum(0.1, jnp.sqrt(jnp.max(jnp.abs(problem.gradient(models)))))
+    share = jnp.clip(jnp.sqrt(jnp.max(jnp.abs(problem.gradient(models)))), 0.03, 0.1)
     ball = _Ball(gradient, jnp.linalg.norm(gradient), radius, reach, share)
     product = problem.products_at(x)
 
