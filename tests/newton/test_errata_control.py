@@ -28,23 +28,12 @@ from helpers.control_chain import (
     f,
     last,
     make_chain,
-    make_linear_quadratic,
     relative_error,
     riccati_step,
     rollout,
     stage,
 )
 from helpers.oracle import flatten
-
-
-@pytest.fixture(scope="module")
-def chain() -> Chain:
-    return make_chain()
-
-
-@pytest.fixture(scope="module")
-def linear_quadratic() -> Chain:
-    return make_linear_quadratic()
 
 
 @pytest.fixture(scope="module")

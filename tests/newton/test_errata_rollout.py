@@ -22,23 +22,10 @@ from helpers.control_chain import (
     combine,
     f,
     linear_forward,
-    make_chain,
-    make_linear_quadratic,
     relative_error,
     riccati_step,
 )
 from helpers.oracle import flatten, inertia_of
-
-
-@pytest.fixture(scope="module")
-def chain() -> Chain:
-    return make_chain()
-
-
-@pytest.fixture(scope="module")
-def linear_quadratic() -> Chain:
-    return make_linear_quadratic()
-
 
 # E18: nonlinear back-substitution
 
