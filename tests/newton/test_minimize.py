@@ -199,3 +199,14 @@ def test_rounding_that_exceeds_the_value_of_f_is_measured():
     res = gnewt.minimize(cancelling, jnp.linspace(0.0, 3.0, 6), tol=1e-9)
     assert res.success, res
     assert res.grad_norm <= 1e-8
+
+
+def test_a_start_without_a_gradient_that_is_no_minimum_is_told():
+    res = gnewt.minimize(lambda x: jnp.sum((x**2 - 1) ** 2), jnp.zeros(3))
+    assert res.status == "converged" and "negative eigenvalues (3)" in res.message
+    assert "negative" not in gnewt.minimize(lambda x: jnp.sum((x**2 - 1) ** 2), jnp.full(3, 0.1)).message
+
+
+def test_a_class_is_no_search():
+    with pytest.raises(gnewt.PlanError, match=r"TrustRegion\(\)"):
+        gnewt.minimize(lambda x: jnp.sum(x**2), jnp.ones(2), search=TrustRegion)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 
@@ -255,3 +256,10 @@ def test_indices_out_of_range_are_refused_by_the_library(bad):
         _native.decompose(ptr, idx, order, 2, of_item, 99)
     with pytest.raises(ValueError, match="contradict"):
         _native.decompose(ptr, np.array([1, 0], np.int32), np.zeros(2, np.int32), 2, of_item, 99)
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "c++")) is None, reason="no C++ compiler")
+@pytest.mark.skipif(os.environ.get("GNEWT_NATIVE") == "0", reason="not wanted")
+def test_where_there_is_a_compiler_the_library_was_built():
+    """All tests of the library are skipped where it is absent: this one says so."""
+    assert _native.LIBRARY is not None, "the build failed, or this is a source tree: run `make native`"

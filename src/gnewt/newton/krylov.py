@@ -89,15 +89,14 @@ def solve_with_products(
         return scale * product(scale * v)
 
     few = _lanczos(multiply, ball, _begin(ball, min(most, _FEW)))
-    p, shift, decrease = (
-        _finish(multiply, ball, few)
-        if most <= _FEW
-        else jax.lax.cond(
-            few.full,
-            lambda: _finish(multiply, ball, _lanczos(multiply, ball, _grow(few, most))),
-            lambda: _finish(multiply, ball, few),
-        )
-    )
+
+    def more() -> tuple[Array, Array, Array]:
+        return _finish(multiply, ball, _lanczos(multiply, ball, _grow(few, most)))
+
+    def enough() -> tuple[Array, Array, Array]:
+        return _finish(multiply, ball, few)
+
+    p, shift, decrease = jax.lax.cond(few.full, more, enough) if most > _FEW else enough()
     length, zero = jnp.linalg.norm(p), jnp.zeros((), jnp.int32)
     return Solution(scale * p, shift, decrease, decrease > 0, spectrum, zero, length)
 
@@ -106,7 +105,7 @@ def _begin(ball: _Ball, most: int) -> _Lanczos:
     n, dtype = ball.gradient.size, ball.gradient.dtype
     zero, false = jnp.zeros((), dtype), jnp.zeros((), bool)
     empty = jnp.zeros(most, dtype)
-    basis = jnp.zeros((-(-(most + 1) // _BLOCK) * _BLOCK, n), dtype)
+    basis = jnp.zeros((_rows(most), n), dtype)
     first = ball.gradient / jnp.maximum(ball.size, jnp.finfo(dtype).tiny)
     small = _Small(empty, zero, zero - jnp.inf)
     count = jnp.zeros((), jnp.int32)
@@ -115,15 +114,19 @@ def _begin(ball: _Ball, most: int) -> _Lanczos:
     )
 
 
+def _rows(most: int) -> int:
+    """Room for the vectors and the one behind the last, in whole blocks."""
+    return -(-(most + 1) // _BLOCK) * _BLOCK
+
+
 def _grow(s: _Lanczos, most: int) -> _Lanczos:
     """Go on with more memory."""
-    rows = -(-(most + 1) // _BLOCK) * _BLOCK
 
     def longer(v: Array, to: int) -> Array:
         return jnp.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, to - v.shape[-1])])
 
     return _Lanczos(
-        jnp.pad(s.basis, ((0, rows - len(s.basis)), (0, 0))),
+        jnp.pad(s.basis, ((0, _rows(most) - len(s.basis)), (0, 0))),
         longer(s.diagonal, most),
         longer(s.beside, most),
         longer(s.lost, most),

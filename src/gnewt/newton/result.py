@@ -64,8 +64,11 @@ class Result:
 
     @property
     def message(self) -> str:
-        """Cause and remedy."""
-        return MESSAGES[self.status] + (f": {self.detail}" if self.detail else "")
+        """Cause and remedy; and whether an end that counts as a success is none to be glad of."""
+        text = MESSAGES[self.status] + (f": {self.detail}" if self.detail else "")
+        if self.factor is None or not self.success or not self.factor.inertia.negative:
+            return text
+        return f"{text}, but H has negative eigenvalues ({self.factor.inertia.negative}): no minimum; start elsewhere"
 
     def __str__(self) -> str:
         work = f"({self.num_factorizations} factorizations, {self.num_evaluations} evaluations, {self.num_gradients} gradients)"

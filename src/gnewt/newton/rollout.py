@@ -286,6 +286,13 @@ def choose_search(search: Search | None, duals: str, back_substitution: str) -> 
                 remedy=f"use duals in {', '.join(DUALS)} and back_substitution in {', '.join(BACK_SUBSTITUTIONS)}",
             )
         )
+    if search is not None and (isinstance(search, type) or not isinstance(search, Search)):
+        raise PlanError(
+            explain_error(
+                f"search is {search!r}, which is none",
+                remedy="give an object: gnewt.newton.TrustRegion(), LineSearch() or Rollout()",
+            )
+        )
     if back_substitution == "linear":
         if duals == "value":
             raise PlanError(
