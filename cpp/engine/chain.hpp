@@ -1,36 +1,21 @@
 // Runs of stages that follow each other: eliminated one after the other, with the Schur complement staying where it is.
 #pragma once
 #include "course.hpp"
-#include "ldl.hpp"
 #include "prefetch.hpp"
 #include "stage.hpp"
+#include "stage_ldl.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// Whether a row that is not zero has nothing on its diagonal, in a symmetric matrix whose lower triangle is given: nothing would betray noise in it.
+// The sums over F (see Sums) in all of its columns.
 template <class T>
-inline bool bare_lower(int64_t n, const T* a, int64_t ld) {
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = 0; a[i * ld + i] == 0 && j < n; ++j)
-            if ((j < i ? a[i * ld + j] : a[j * ld + i]) != 0) return true;
-    return false;
-}
-
-// size[j] = Σ_i weight[i] F[i, j]²: for a definite PP this bounds all that cancels in Fᵀ PP F. And rho = Fᵀv.
-template <class T, int VECTORS>
-GNEWT_INLINE void sum_sizes(int64_t p, const T* weight, const T* v, const T* f, int64_t ld, T* size, T* rho) {
-    Vec<T> sums[VECTORS] = {}, carried[VECTORS] = {};
-    for (int64_t i = 0; i < p; ++i, f += ld) {
-        const T d = weight[i], x = v[i];
-#pragma GCC unroll 4
-        for (int k = 0; k < VECTORS; ++k) {
-            const Vec<T> y = load(f + k * kWidth<T>);
-            sums[k] += (d * y) * y;
-            carried[k] += x * y;
-        }
-    }
-    for (int k = 0; k < VECTORS; ++k) store(size + k * kWidth<T>, sums[k]), store(rho + k * kWidth<T>, carried[k]);
+GNEWT_INLINE void sum_columns(int64_t rows, int64_t cols, const T* weight, const T* v, const Strided<T>& f, T* size, T* rho) {
+    over_columns<T, 3>(cols, [&](int64_t j, const auto width) GNEWT_LAMBDA {
+        Sums<T, int(decltype(width)::value)> sums;
+        sums.add(rows, weight, v, f.at + j, f.step);
+        sums.put(size + j, rho + j);
+    });
 }
 
 template <class T>
@@ -44,11 +29,12 @@ public:
     bool eliminate(const Stage<T, Sizes>& stage, T* __restrict work, T* __restrict sum) {
         const int64_t p = stage.sizes.p, q = stage.sizes.q, n = p + q, ld = stage.width(), at = stage.states(), ldp = padded<T>(p);
         constexpr bool early = Sizes::small;  // a small stage is loaded while the one before it waits for pivots
+        constexpr bool late = !early && Sizes::known > 2 && known_apart<T>(Sizes{}) > 0;  // sums are taken while this one waits for pivots
         T *f = work, *h = f + p * ld, *next_f = early ? h + q * ld : f, *next_h = next_f + p * ld, *w = next_h + q * ld;
-        T *r = w + p * ld, *rho = r + n * ld + kWidth<T>, *size = rho + ld, *y = size + ld;
+        T *r = w + p * ld, *rho = r + n * ld + kWidth<T>, *size = rho + ld, *y = size + ld, *g = y + ld;
         Message& message = course_.waiting[course_.num_waiting - 1];
         T *before = course_.stack.data() + message.at, *weight_before = before + p * ldp, *v = weight_before + ldp, *__restrict factor = course_.factor;
-        T *pp = sum, *weight = sum + p * ldp;
+        T *pp = sum, *weight = sum + p * ldp, *diag = weight + ldp + 4;
         std::memset(work, 0, size_t(w - work) * sizeof(T));  // columns that fill up vectors are computed with, too
         fill_triangle(p, before, 1, ldp);
         int32_t k = course_.next;
@@ -57,75 +43,109 @@ public:
         const Shape shape = plan_.front(k).shape;
         const Ahead<T> ahead(shape, 0, shape.num_blocks, all_starts + fronts[2]);
         const bool split = stage.apart() && q <= kBlock;
-        const int64_t reach[2] = {ahead.in_steps(0, steps_of_multiply_symmetric<T>(p, split ? at : ld)),
-                                  ahead.in_steps(1, steps_of_multiply_symmetric<T>(p, ld - at))};
+        const int64_t reach[2] = {ahead.in_steps(0, split ? steps_of_multiply<T>(p, q, p) : steps_of_multiply<T>(p, p, ld)),
+                                  ahead.in_steps(1, steps_of_multiply<T>(p, p, ld - at))};
+        const auto load_inputs = [&](const int32_t* starts, T* to) GNEWT_LAMBDA {
+            if (split)
+                stage.template load_inputs<true>(call_.sources, starts, to);
+            else
+                stage.template load_inputs<false>(call_.sources, starts, to);
+        };
         if (early) {
             stage.load_jacobian(call_.sources, all_starts + fronts[2], f);
-            stage.load_inputs(call_.sources, all_starts + fronts[2], h);
+            load_inputs(all_starts + fronts[2], h);
         }
         bool good = true;
         for (; k < num_fronts && fronts[0] == kind; ++k, fronts += 4, factor += q * n) {
             const bool more = k + 1 < num_fronts && fronts[4] == kind;
             const int32_t *slots = all_slots + fronts[1] + p, *starts = all_starts + fronts[2], *next = all_starts + fronts[more ? 6 : 2];
             if (!Sizes::small) ask_for<true>(factor + q * n, more ? q * n : 0);
-            stage.add_pairs(call_.sources, starts, before, weight_before, pp, weight);
-            bool definite = true, all = true;
-            for (int64_t i = 0; i < p; ++i) {
-                const T d = pp[i * ldp + i];
-                definite &= d > 0;
-                all &= kept(d, weight[i]);
+            stage.add_pairs(call_.sources, starts, before, weight_before, pp, diag, weight);
+            auto above = Quad<T>{} == 0, large = above;
+            for (int64_t i = 0; i < p; i += 4) {
+                const Quad<T> d = load4(diag + i), magnitude = abs4<T>(d);
+                above &= d > 0;
+                large &= magnitude >= T(kDoubtful) * load4(weight + i);
+                store4(diag + i, magnitude);
             }
-            for (int64_t i = 0; all && i < p; ++i) weight[i] = abs(pp[i * (ldp + 1)]);
-            if (!all) {
-                fill_triangle(p, pp, ldp, 1);
+            const bool definite = all4(above), all = all4(large);
+            if (all)
+                swap(weight, diag);
+            else
                 course_.lost = !renew_weights(p, pp, ldp, weight);
-            }
-            good = !course_.lost && (definite || !bare_lower(p, pp, ldp));
+            good = !course_.lost && (definite || !bare_row(p, pp, ldp));
             if (!good) break;
-            bool carried = false;
-            if constexpr (!early) {
-                carried = stage.has_room(call_.sources_len, starts);
-                if (carried)
-                    stage.carry_jacobian(call_.sources, starts, weight, v, f, size, rho);
-                else
-                    stage.load_jacobian(call_.sources, starts, f);
+            // Where the sources are laid out well they are read in place.
+            Strided<T> f_u{f, ld}, f_x{f + at, ld}, h_u{h, ld}, h_x{h + at, ld};
+            const bool in_place = !early && split && stage.in_place(call_.sources_len, starts);
+            if (in_place) {
+                f_u = stage.rows_of(stage.on_inputs, call_.sources, starts), f_x = stage.rows_of(stage.on_states, call_.sources, starts);
+                h_u = stage.rows_of(stage.inputs[0], call_.sources, starts), h_x = stage.rows_of(stage.cross[0], call_.sources, starts);
+            } else if (!early) {
+                load_inputs(starts, h);
             }
-            if (!carried)
-                over_columns<T, 3>(ld, [&](int64_t j, const auto width) GNEWT_LAMBDA {
-                    sum_sizes<T, int(decltype(width)::value)>(p, weight, v, f + j, ld, size + j, rho + j);
-                });
-            if (!early) stage.load_inputs(call_.sources, starts, h);
-            stage.add_magnitudes(call_.sources, starts, size);
-            for (int64_t i = 0; i < q; ++i) {
-                h[i * ld + i] += call_.shift;
-                size[i] += abs(call_.shift);
-                rho[i] += call_.rhs[slots[i]];
+            // What goes into the diagonal and the right-hand sides, but for the terms of FᵀW.
+            const auto sum_inputs = [&]() GNEWT_LAMBDA { sum_columns<T>(p, at, weight, v, f_u, size, rho); };
+            const auto sum_states = [&]() GNEWT_LAMBDA { sum_columns<T>(p, ld - at, weight, v, f_x, size + at, rho + at); };
+            const auto add_given = [&]() GNEWT_LAMBDA {
+                stage.add_magnitudes(call_.sources, starts, abs(call_.shift), size);
+                for (int64_t i = 0; i < q; ++i) rho[i] += call_.rhs[slots[i]];
+            };
+            if constexpr (late) {
+                if (!in_place) stage.load_jacobian(call_.sources, starts, f);
+            } else {
+                if (in_place) {
+                    sum_inputs();
+                    sum_states();
+                } else if (!early && stage.has_room(call_.sources_len, starts)) {
+                    stage.carry_jacobian(call_.sources, starts, weight, v, f, size, rho);
+                } else {
+                    if (!early) stage.load_jacobian(call_.sources, starts, f);
+                    sum_columns<T>(p, ld, weight, v, f_u, size, rho);
+                }
+                add_given();
             }
             const Rows<T> rows{r, ld, n, rho, 1, size, factor, y, at - q};
             const auto load_next = [&]() GNEWT_LAMBDA {
                 if (!early) return;
                 stage.load_jacobian(call_.sources, next, next_f);
-                stage.load_inputs(call_.sources, next, next_h);
+                load_inputs(next, next_h);
             };
-            // W = PP·F in the columns [first, last); where PP is not definite, the terms of FᵀW count as well. Meanwhile the next stage's sources are asked for.
-            const auto multiply_pairs = [&](int64_t first, int64_t last, int range) GNEWT_LAMBDA {
-                multiply_symmetric<T, Sizes::small>(p, pp, ldp, last - first, f + first, ld, w + first, ld, {ahead.begin(call_.sources, next, range), reach[range]});
+            // W = PP·F in the columns [first, last), which are those of `from`. Meanwhile the next stage's sources are asked for.
+            const auto multiply_pairs = [&](const Strided<T>& from, int64_t first, int64_t last, int range) GNEWT_LAMBDA {
+                const Asking ask{ahead.begin(call_.sources, next, range), reach[range]};
+                multiply_asking<T, Sizes::small>(p, p, last - first, pp, ldp, from.at, from.step, w + first, ld, ask);
+            };
+            // Where PP is not definite, the terms of FᵀW count as well.
+            const auto add_terms = [&](const Strided<T>& from, int64_t first, int64_t last) GNEWT_LAMBDA {
                 if (definite) return;
-                for (int64_t i = 0; i < p * ld; i += ld)
-                    for (int64_t j = first; j < last; ++j) size[j] += abs(f[i + j] * w[i + j]);
+                for (int64_t i = 0; i < p; ++i)
+                    for (int64_t j = first; j < last; ++j) size[j] += abs(from.row(i)[j - first] * w[i * ld + j]);
             };
             // Generic, so that only what is called is compiled.
             const auto eliminate_apart = [&](auto) GNEWT_LAMBDA {
-                multiply_pairs(0, at, 0);
-                multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, at, f, ld, w, ld, h, ld, r, ld);
-                return eliminate_stage<T, Sizes::known, Sizes::small>(rows, q, {p, f, w, h, ld}, before, ldp, course_.tally, [&]() GNEWT_LAMBDA {
-                    multiply_pairs(at, ld, 1);
+                // G = F_uᵀ·PP
+                multiply_asking<T, Sizes::small>(p, q, p, f_u.at, f_u.step, pp, ldp, g, ldp, {ahead.begin(call_.sources, next, 0), reach[0]});
+                const Product<T> block{p, g, ldp, f_u, h_u}, beside{p, g, ldp, f_x, h_x, at};
+                const auto between = [&](const auto number) GNEWT_LAMBDA {
+                    constexpr int64_t done = decltype(number)::value;
+                    if constexpr (late && done == 0) sum_inputs();
+                    if constexpr (late && done == 2) sum_states(), add_given();
+                };
+                const auto meanwhile = [&]() GNEWT_LAMBDA {
+                    multiply_pairs(f_x, at, ld, 1);
+                    add_terms(f_x, at, at + p);
+                    for (int64_t i = 0; !definite && i < p; ++i)
+                        for (int64_t j = 0; j < q; ++j) size[j] += abs(f_u.row(i)[j] * g[j * ldp + i]);
                     if (!Sizes::small) ahead.ask(call_.sources, next, 2);
                     load_next();
-                });
+                };
+                return eliminate_stage<T, Sizes::known, Sizes::small>(rows, q, block, call_.shift, beside, f_x, w + at, ld, before, ldp, course_.tally, between, meanwhile);
             };
             const auto eliminate_joined = [&](auto) GNEWT_LAMBDA {
-                multiply_pairs(0, ld, 0);
+                for (int64_t i = 0; i < q; ++i) h[i * ld + i] += call_.shift;
+                multiply_pairs(f_u, 0, ld, 0);
+                add_terms(f_u, 0, ld);
                 if (!Sizes::small) ahead.ask(call_.sources, next, 1);
                 multiply<T, kAdd, Sizes::small>(p, 0, q, kUpper, ld, f, ld, w, ld, h, ld, r, ld);
                 return eliminate_rows<T, Sizes::known, Sizes::small>(rows, q, kLower, before, ldp, course_.tally, [&]() GNEWT_LAMBDA {
@@ -149,7 +169,14 @@ public:
             }
             if (early) swap(f, next_f), swap(h, next_h);
             for (int64_t i = 0; i < q; ++i) z_[slots[i]] = y[i];
-            for (int64_t i = 0; i < p; ++i) weight_before[i] = max(size[at + i], abs(before[i * (ldp + 1)])), v[i] = rho[at + i];
+            int64_t i = 0;
+            for (; i + 4 <= p; i += 4) {
+                const T* d = before + i * (ldp + 1);
+                const Quad<T> left = diagonal<T>(load4(d), load4(d + ldp), load4(d + 2 * ldp), load4(d + 3 * ldp));
+                store4(weight_before + i, max4<T>(load4(size + at + i), abs4<T>(left)));
+                store4(v + i, load4(rho + at + i));
+            }
+            for (; i < p; ++i) weight_before[i] = max(size[at + i], abs(before[i * (ldp + 1)])), v[i] = rho[at + i];
         }
         fill_triangle(p, before, ldp, 1);
         if (k > course_.next) message = {message.at, message.end, k - 1};
@@ -168,15 +195,10 @@ public:
         for (int64_t i = 0; i < p; ++i) x[i] = z_[top.slots[n + i]];
         const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(last), shape = fronts[0];
         const int32_t *all_slots = plan_.data + plan_.data[kSlotsAt], *all_starts = plan_.data + plan_.data[kSourcesAt], *slots = nullptr;
-        const Ahead<T> ahead(top.shape, 0, 2, all_starts + fronts[2]);  // of the sources, F alone is read
         int32_t k = last;
         for (; k > record && fronts[0] == shape; --k, fronts -= 4) {
             slots = all_slots + fronts[1];
             factor -= q * n;
-            if (!Sizes::small && k - record > kDistance && fronts[-4 * kDistance] == shape) {
-                ahead.ask(call_.sources, all_starts + fronts[2 - 4 * kDistance]);
-                ask_for<false>(factor - kDistance * q * n, q * n);
-            }
             stage.descend(call_.sources, all_starts + fronts[2], factor, slots + p, z_, x, u, next);
             swap(x, next);
         }
@@ -185,8 +207,6 @@ public:
     }
 
 private:
-    static constexpr int32_t kDistance = 4;  // a stage is left behind sooner than memory answers
-
     // One triangle from the other; (i, j) with i > j is at i·row + j·col of that which is given.
     static void fill_triangle(int64_t n, T* a, int64_t row, int64_t col) {
         for (int64_t i = 0; i < n; ++i)

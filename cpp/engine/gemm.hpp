@@ -11,12 +11,20 @@ enum Update { kSet, kAdd, kSubtract };
 // Which columns of a row i are computed: all, those from i on, or those up to i.
 enum Part { kWhole, kUpper, kLower };
 
+// Rows that begin at ever larger distances, as those of a packed triangle do.
+template <class T>
+struct Strided {
+    const T* at;
+    int64_t step, dstep = 0;
+    GNEWT_INLINE const T* row(int64_t i) const { return at + i * step + dstep * (i * (i - 1) / 2); }
+};
+
 // Memory that is asked for while something is computed, a little with every step: it takes no time there.
 struct Asking {
     const char* at;
     int64_t step;
     GNEWT_INLINE void next() {
-        __builtin_prefetch(at, 0, 2);
+        __builtin_prefetch(at, 0, 3);
         at += step;
     }
 };
@@ -139,68 +147,64 @@ GNEWT_INLINE void multiply(int64_t k, int64_t first, int64_t last, int part, int
         multiply_call<T, UPDATE>(k, first, last, part, cols, a, lda, b, ldb, c, ldc, out, ldo);
 }
 
-// OUT = S B with a symmetric S[n, n] of which the lower triangle is given; the blocks on its diagonal are completed.
+// OUT = AᵀB, whole, while memory is asked for.
 template <class T, class Ask>
-GNEWT_INLINE void multiply_symmetric_inline(int64_t n, T* s, int64_t lds, int64_t cols, const T* b, int64_t ldb, T* out, int64_t ldo, Ask ask) {
+GNEWT_INLINE void multiply_asking_inline(int64_t k, int64_t rows, int64_t cols, const T* a, int64_t lda, const T* b, int64_t ldb, T* out, int64_t ldo, Ask ask) {
     cols = padded<T>(cols);
-    over_rows(0, n, [&](int64_t i, const auto rows) GNEWT_LAMBDA {
-        constexpr int r = int(decltype(rows)::value);
-#pragma GCC unroll 8
-        for (int64_t j = i + 1; j < i + r; ++j)
-#pragma GCC unroll 8
-            for (int64_t k = i; k < j; ++k) s[k * lds + j] = s[j * lds + k];
+    over_rows(0, rows, [&](int64_t i, const auto height) GNEWT_LAMBDA {
+        constexpr int r = int(decltype(height)::value);
         over_columns<T, widest(r)>(cols, [&](int64_t j, const auto width) GNEWT_LAMBDA {
             Vec<T> acc[r][int(decltype(width)::value)] = {};
-            accumulate<T, r, int(decltype(width)::value), false, true>(acc, i, s + i * lds, lds, b + j, ldb, ask);
-            accumulate<T, r, int(decltype(width)::value), false, false>(acc, n - i, s + i * lds + i, lds, b + i * ldb + j, ldb, ask);
+            accumulate<T, r, int(decltype(width)::value), false, false>(acc, k, a + i, lda, b + j, ldb, ask);
             store_tile<T>(acc, out + i * ldo + j, ldo);
         });
     });
 }
 template <class T>
-__attribute__((noinline)) inline void multiply_symmetric_call(int64_t n, T* s, int64_t lds, int64_t cols, const T* b, int64_t ldb, T* out, int64_t ldo,
-                                                              Asking ask) {
-    multiply_symmetric_inline<T>(n, s, lds, cols, b, ldb, out, ldo, ask);
+__attribute__((noinline)) inline void multiply_asking_call(int64_t k, int64_t rows, int64_t cols, const T* a, int64_t lda, const T* b, int64_t ldb, T* out,
+                                                           int64_t ldo, Asking ask) {
+    multiply_asking_inline<T>(k, rows, cols, a, lda, b, ldb, out, ldo, ask);
 }
 template <class T, bool FIXED>
-GNEWT_INLINE void multiply_symmetric(int64_t n, T* s, int64_t lds, int64_t cols, const T* b, int64_t ldb, T* out, int64_t ldo, Asking ask = {nullptr, 0}) {
+GNEWT_INLINE void multiply_asking(int64_t k, int64_t rows, int64_t cols, const T* a, int64_t lda, const T* b, int64_t ldb, T* out, int64_t ldo,
+                                  Asking ask = {nullptr, 0}) {
     if constexpr (FIXED)
-        multiply_symmetric_inline<T>(n, s, lds, cols, b, ldb, out, ldo, Silent{});
+        multiply_asking_inline<T>(k, rows, cols, a, lda, b, ldb, out, ldo, Silent{});
     else
-        multiply_symmetric_call<T>(n, s, lds, cols, b, ldb, out, ldo, ask);
+        multiply_asking_call<T>(k, rows, cols, a, lda, b, ldb, out, ldo, ask);
 }
 // How many steps this takes, or a few more.
 template <class T>
-inline int64_t steps_of_multiply_symmetric(int64_t n, int64_t cols) {
-    return (n + kTileRows - 1) / kTileRows * n * ((padded<T>(cols) / kWidth<T> + kTileVectors - 1) / kTileVectors);
+inline int64_t steps_of_multiply(int64_t k, int64_t rows, int64_t cols) {
+    return (rows + kTileRows - 1) / kTileRows * k * ((padded<T>(cols) / kWidth<T> + kTileVectors - 1) / kTileVectors);
 }
 
-// OUT = AᵀB - CᵀD, the lower triangle of n rows; A, B [k, ld], C [m, ldc], D [m, ldd].
+// OUT = AᵀB - CᵀD, the lower triangle of n rows; A, B have k rows, C, D have m.
 template <class T>
-GNEWT_INLINE void multiply_less_inline(int64_t k, const T* a, const T* b, int64_t ld, int64_t m, const T* c, int64_t ldc, const T* d, int64_t ldd, int64_t n,
-                                       T* out, int64_t ldo) {
+GNEWT_INLINE void multiply_less_inline(int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t m, const T* c, int64_t ldc, const T* d, int64_t ldd,
+                                       int64_t n, T* out, int64_t ldo) {
     over_rows(0, n, [&](int64_t i, const auto rows) GNEWT_LAMBDA {
         constexpr int r = int(decltype(rows)::value);
         over_columns<T, widest(r)>(padded<T>(min(i + r, n)), [&](int64_t j, const auto width) GNEWT_LAMBDA {
             Vec<T> acc[r][int(decltype(width)::value)] = {};
-            accumulate<T, r, int(decltype(width)::value), false, false>(acc, k, a + i, ld, b + j, ld);
+            accumulate<T, r, int(decltype(width)::value), false, false>(acc, k, a + i, lda, b + j, ldb);
             accumulate<T, r, int(decltype(width)::value), true, false>(acc, m, c + i, ldc, d + j, ldd);
             store_tile<T>(acc, out + i * ldo + j, ldo);
         });
     });
 }
 template <class T>
-__attribute__((noinline)) inline void multiply_less_call(int64_t k, const T* a, const T* b, int64_t ld, int64_t m, const T* c, int64_t ldc, const T* d,
-                                                         int64_t ldd, int64_t n, T* out, int64_t ldo) {
-    multiply_less_inline<T>(k, a, b, ld, m, c, ldc, d, ldd, n, out, ldo);
+__attribute__((noinline)) inline void multiply_less_call(int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t m, const T* c, int64_t ldc,
+                                                         const T* d, int64_t ldd, int64_t n, T* out, int64_t ldo) {
+    multiply_less_inline<T>(k, a, lda, b, ldb, m, c, ldc, d, ldd, n, out, ldo);
 }
 template <class T, bool FIXED>
-GNEWT_INLINE void multiply_less(int64_t k, const T* a, const T* b, int64_t ld, int64_t m, const T* c, int64_t ldc, const T* d, int64_t ldd, int64_t n, T* out,
-                                int64_t ldo) {
+GNEWT_INLINE void multiply_less(int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb, int64_t m, const T* c, int64_t ldc, const T* d, int64_t ldd,
+                                int64_t n, T* out, int64_t ldo) {
     if constexpr (FIXED)
-        multiply_less_inline<T>(k, a, b, ld, m, c, ldc, d, ldd, n, out, ldo);
+        multiply_less_inline<T>(k, a, lda, b, ldb, m, c, ldc, d, ldd, n, out, ldo);
     else
-        multiply_less_call<T>(k, a, b, ld, m, c, ldc, d, ldd, n, out, ldo);
+        multiply_less_call<T>(k, a, lda, b, ldb, m, c, ldc, d, ldd, n, out, ldo);
 }
 
 }  // namespace GNEWT_ISA

@@ -44,6 +44,15 @@ inline bool renew_weights(int64_t n, const T* a, int64_t ld, T* weight) {
     return true;
 }
 
+// Whether a row that is not zero has nothing on its diagonal, in a whole symmetric matrix: nothing would betray noise in it.
+template <class T>
+inline bool bare_row(int64_t n, const T* a, int64_t ld) {
+    for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; a[i * (ld + 1)] == 0 && j < n; ++j)
+            if (a[i * ld + j] != 0) return true;
+    return false;
+}
+
 // What pivots of one sign subtract from a diagonal entry shows in what is left of it; of both signs, it may cancel: size[j] += Σ_k |L[k, j]² d_k|.
 template <class T>
 inline void add_subtracted(const T* rows, int64_t q, int64_t n, T* size) {
@@ -96,17 +105,18 @@ struct Pivots {
     bool little() const { return squares <= T(1 / (kThreshold * kThreshold)); }
 };
 
-// Eliminate the block on the diagonal of the M rows from `first` on, number by number. Pivots wait for each other: here is nothing that need not wait.
-template <class T, int M>
-GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out) {
+// The elimination of the block on the diagonal of the M rows from `first` on, number by number. Pivots wait for each other: between(k as a constant) is called
+// behind the k-th, and may do what need not wait. LOWER: the lower triangle is given.
+template <class T, int M, bool LOWER, class Between>
+GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out, Between between) {
     const T* r = rows.r + first * (rows.ld + 1);
     T a[M][M], squares = 0;
 #pragma GCC unroll 8
     for (int k = 0; k < M; ++k)
 #pragma GCC unroll 8
-        for (int i = k; i < M; ++i) a[k][i] = r[k * rows.ld + i];
-#pragma GCC unroll 8
-    for (int k = 0; k < M; ++k) {
+        for (int i = k; i < M; ++i) a[k][i] = LOWER ? r[i * rows.ld + k] : r[k * rows.ld + i];
+    for_constants<M>([&](const auto number) GNEWT_LAMBDA {
+        constexpr int k = int(decltype(number)::value);
         out.d[k] = a[k][k];
         const T inverse = out.inverse[k] = 1 / a[k][k];
 #pragma GCC unroll 8
@@ -116,17 +126,28 @@ GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out
 #pragma GCC unroll 8
             for (int j = k + 1; j <= i; ++j) a[j][i] -= a[j][k] * a[k][i];
         }
-    }
+        between(number);
+    });
     out.squares = squares;
+}
+template <class T, int M>
+GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out) {
+    find_pivots<T, M, false>(rows, first, out, [](auto) GNEWT_LAMBDA {});
 }
 
 // Whether these pivots are good; and the right-hand sides as rows of L.
 template <class T, int M>
 GNEWT_INLINE bool test_pivots(const Rows<T>& rows, int64_t first, const Pivots<T>& pivots) {
     const int64_t ld = rows.ld, columns = rows.columns;
+    const T *d = pivots.d, *size = rows.size + first;
     bool good = true;
-#pragma GCC unroll 8
-    for (int k = 0; k < M; ++k) good &= kept(pivots.d[k], rows.size[first + k]) & (abs(pivots.d[k]) > Precision<T>::tiny);
+#pragma GCC unroll 2
+    for (int k = 0; k + 4 <= M; k += 4) {
+        const Quad<T> magnitude = abs4<T>(load4(d + k));
+        good &= all4((magnitude >= T(kDoubtful) * load4(size + k)) & (magnitude > Precision<T>::tiny));
+    }
+#pragma GCC unroll 4
+    for (int k = M / 4 * 4; k < M; ++k) good &= kept(d[k], size[k]) & (abs(d[k]) > Precision<T>::tiny);
     for (int64_t c = 0; c < columns; ++c) {
         T x[M], *y = rows.y + first * columns + c;
 #pragma GCC unroll 8
@@ -141,7 +162,7 @@ GNEWT_INLINE bool test_pivots(const Rows<T>& rows, int64_t first, const Pivots<T
     return good;
 }
 
-// Rows as they stand in a matrix ...
+// Rows as they stand in a matrix; another kind computes them as they are asked for (stage_ldl.hpp).
 template <class T>
 struct Standing {
     static constexpr bool ready = true;
@@ -153,20 +174,6 @@ struct Standing {
         for (int k = 0; k < M; ++k)
 #pragma GCC unroll 8
             for (int v = 0; v < VECTORS; ++v) u[k][v] = load(r + k * ld + j + v * kWidth<T>);
-    }
-};
-
-// ... or C + AᵀB, with A, B [k, ld], column by column as they are asked for.
-template <class T>
-struct Product {
-    static constexpr bool ready = false;
-    int64_t k;
-    const T *a, *b, *c;
-    int64_t ld;
-    template <int M, int VECTORS>
-    GNEWT_INLINE void get(int64_t j, Vec<T> (&u)[M][VECTORS]) const {
-        Standing<T>{c, ld}.get(j, u);
-        accumulate<T, M, VECTORS, false, false>(u, k, a, ld, b + j, ld);
     }
 };
 
@@ -326,30 +333,6 @@ GNEWT_INLINE bool eliminate_rows(const Rows<T>& rows, int64_t q, int part, T* __
     if (q == 0)
         for (int64_t i = 0; i < n; ++i) std::memcpy(schur + i * lds + i, r + i * ld + i, size_t(n - i) * sizeof(T));
     if (count_pivots<T, Q>(out, q, n, tally)) add_subtracted(out, q, n, rows.size + rows.gap);
-    return true;
-}
-
-// The same for a stage: a matrix C + AᵀB with no more than kBlock rows to eliminate, of which only the block on their diagonal is there before
-// `meanwhile` is called, and the columns of A and B behind it are ready after that. The Schur complement's lower triangle is computed.
-template <class T, int Q, bool FIXED, class Meanwhile>
-GNEWT_INLINE bool eliminate_stage(const Rows<T>& rows, int64_t q, const Product<T>& given, T* __restrict schur, int64_t lds, Tally& tally, Meanwhile meanwhile) {
-    const int64_t n = rows.n, ld = rows.ld, at = q + rows.gap;
-    bool good = false;
-    Pivots<T> pivots;
-    Vec<T> largest{};
-    if constexpr (Q > 0) {
-        find_pivots<T, Q>(rows, 0, pivots);
-        meanwhile();
-        good = use_pivots<T, Q>(rows, 0, at, q, pivots, given, largest);
-    } else {
-        with_rows<kBlock>(q, [&](const auto m) { find_pivots_call<T, int(decltype(m)::value)>(rows, 0, pivots); });
-        meanwhile();
-        with_rows<kBlock>(q, [&](const auto m) { good = use_pivots_call<T, int(decltype(m)::value)>(rows, 0, at, q, pivots, given, largest); });
-    }
-    if (!good) use_pivots_before(rows, 0, q, at, pivots);
-    if (!passes(rows, q, 0, q, good, pivots.little(), largest)) return false;
-    multiply_less<T, FIXED>(given.k, given.a + at, given.b + at, ld, q, rows.out + q, n, rows.r + at, ld, n - q, schur, lds);
-    if (count_pivots<T, Q>(rows.out, q, n, tally)) add_subtracted(rows.out, q, n, rows.size + rows.gap);
     return true;
 }
 

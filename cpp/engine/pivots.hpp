@@ -27,20 +27,23 @@ struct Tally {
     // Several at once: one after the other they would wait for each other.
     template <class T, int M>
     void add_all(const T* eigenvalues) {
-        double least = HUGE_VAL, most = 0, product = 1;
-        int64_t above = 0;
+        static_assert(M <= 8);
+        double least = HUGE_VAL, lowest = HUGE_VAL, product = 1;
 #pragma GCC unroll 8
         for (int k = 0; k < M; ++k) {
-            const double size = abs(double(eigenvalues[k]));
-            least = min(least, size), most = max(most, size), product *= size, above += eigenvalues[k] > 0;
+            const double value = double(eigenvalues[k]), size = abs(value);
+            lowest = min(lowest, value), least = min(least, size), product *= size;
         }
         const double next = product_ * product;
-        if (!(M <= 8 && least > 1e-25 && most < 1e25 && next > 1e-200 && next < 1e200)) {
+        if (!(least > 1e-25 && next > 1e-200 && next < 1e200)) {
             for (int k = 0; k < M; ++k) add(double(eigenvalues[k]));
             return;
         }
         product_ = next;
         smallest = min(smallest, least);
+        int64_t above = M;
+        if (lowest < 0)
+            for (int k = 0; k < M; ++k) above -= eigenvalues[k] < 0;
         positive += above, negative += M - above;
     }
 

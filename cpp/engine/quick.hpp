@@ -22,8 +22,8 @@ public:
 
     bool reserve() {
         const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest], ld = padded<T>(n), ldp = padded<T>(p);
-        const int64_t size = p * (ldp + columns_ + 1 + 4 * ld) + (2 * n + columns_ + 3) * ld + n * columns_ + 128;
-        if (!work_.reserve(size) || !saved_.reserve((p + 1) * ldp)) return false;
+        const int64_t size = p * (ldp + columns_ + 1 + 4 * ld) + n * ldp + (2 * n + columns_ + 3) * ld + n * columns_ + 128;
+        if (!work_.reserve(size) || !saved_.reserve((p + 3) * ldp + 8)) return false;
         std::memset(work_.data(), 0, size_t(size) * sizeof(T));  // columns that fill up vectors are computed with, too
         return true;
     }
@@ -248,7 +248,7 @@ private:
         mirror(p, pp, ldp);
         if (!all && !renew_weights(p, pp, ldp, weight)) return !(course_.lost = true);
         for (int64_t i = 0; all && i < p; ++i) weight[i] = abs(pp[i * ldp + i]);
-        if (!definite && bare(p, pp, ldp)) return false;
+        if (!definite && bare_row(p, pp, ldp)) return false;
         multiply<T, kSet, false>(p, 0, p, kWhole, n, pp, ldp, f, ld, w, ld, w, ld);
         for (int64_t i = 0; cross && i < p; ++i) axpy(w + i * ld + beside, T(1), c + i * ld + beside, n - beside);
         int64_t j = 0;
@@ -271,14 +271,6 @@ private:
             for (int64_t k = beside; k < n; ++k) size[k] += abs(spread[i * ld + k] * c[i * ld + k]);
         multiply<T, kAdd, false>(p, beside, n, kUpper, n, c, ld, f, ld, r, ld, r, ld);
         return true;
-    }
-
-    // Whether a row that is not zero has nothing on its diagonal: nothing would betray noise in it.
-    static bool bare(int64_t p, const T* pp, int64_t ldp) {
-        for (int64_t i = 0; i < p; ++i)
-            for (int64_t j = 0; pp[i * ldp + i] == 0 && j < p; ++j)
-                if (pp[i * ldp + j] != 0) return true;
-        return false;
     }
 
     // size[j] += Σ_i weight[i] F[i, j]²: for a definite PP this bounds all that cancels in Fᵀ PP F; else the terms of FᵀW as well.

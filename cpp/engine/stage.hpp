@@ -20,6 +20,40 @@ struct Any {
     static constexpr bool small = false;
 };
 
+// Sums over the rows of F, in VECTORS vectors of their columns: size[j] = Σ_i weight[i] F[i, j]², which for a definite PP bounds all that cancels in Fᵀ PP F,
+// and rho = Fᵀv.
+template <class T, int VECTORS>
+struct Sums {
+    Vec<T> sizes[VECTORS] = {}, carried[VECTORS] = {};
+
+    GNEWT_INLINE void add(int64_t rows, const T* weight, const T* v, const T* f, int64_t step) {
+#pragma GCC unroll 8
+        for (int64_t i = 0; i < rows; ++i, f += step)
+#pragma GCC unroll 4
+            for (int k = 0; k < VECTORS; ++k) add(k, weight[i], v[i], load(f + k * kWidth<T>));
+    }
+    // The same, and a copy of F; `mask` is for the last vectors.
+    GNEWT_INLINE void copy(int64_t rows, const T* weight, const T* v, const T* f, int64_t step, const Lanes<T>& mask, T* __restrict to, int64_t ld) {
+        for (int64_t i = 0; i < rows; ++i, f += step, to += ld)
+#pragma GCC unroll 4
+            for (int k = 0; k < VECTORS; ++k) {
+                Vec<T> y = load(f + k * kWidth<T>);
+                if (k == VECTORS - 1) y = (Vec<T>)((Lanes<T>)y & mask);
+                store(to + k * kWidth<T>, y);
+                add(k, weight[i], v[i], y);
+            }
+    }
+    GNEWT_INLINE void put(T* size, T* rho) const {
+        for (int k = 0; k < VECTORS; ++k) store(size + k * kWidth<T>, sizes[k]), store(rho + k * kWidth<T>, carried[k]);
+    }
+
+private:
+    GNEWT_INLINE void add(int k, T d, T x, Vec<T> y) {
+        sizes[k] += (d * y) * y;
+        carried[k] += x * y;
+    }
+};
+
 // Whether states can begin with a vector without taking more vectors, where that is known to the compiler; else -1.
 template <class T, int P, int Q>
 constexpr int known_apart(Fixed<P, Q>) {
@@ -47,6 +81,8 @@ struct Stage {
         int32_t block;
         int64_t step, dstep;
         int64_t row(int64_t i) const { return i * step + dstep * i * (i - 1) / 2; }
+        bool even() const { return step >= 0 && dstep == 0; }
+        bool ascends() const { return step >= 0 && dstep >= 0; }
     };
     Part on_inputs, on_states;  // F = [F_u | F_x]
     int32_t num_pairs = 0, num_cross = 0, num_inputs = 0;
@@ -85,14 +121,21 @@ struct Stage {
         put_rows<false>(sources, starts, on_states, p, p, f + states(), ld);
     }
 
-    // Whether F may be read by whole vectors, as carry_jacobian does.
+    // Whether F may be read by whole vectors ...
     GNEWT_INLINE bool has_room(int64_t num_sources, const int32_t* starts) const {
         const int64_t p = sizes.p, q = sizes.q;
         const auto end = [&](const Part& part, int64_t len) GNEWT_LAMBDA { return starts[part.block] + (p - 1) * part.step + padded<T>(len); };
-        return apart() && on_inputs.dstep == 0 && on_states.dstep == 0 && end(on_inputs, q) <= num_sources && end(on_states, p) <= num_sources;
+        return apart() && on_inputs.even() && on_states.even() && end(on_inputs, q) <= num_sources && end(on_states, p) <= num_sources;
     }
+    // ... and all of the sources where they are. What lies behind the inputs' columns is computed with, but nothing comes of it; states must fill their vectors.
+    GNEWT_INLINE bool in_place(int64_t num_sources, const int32_t* starts) const {
+        const int64_t q = sizes.q;
+        return sizes.p % kWidth<T> == 0 && num_inputs == 1 && num_cross == 1 && has_room(num_sources, starts) && inputs[0].ascends() && cross[0].ascends() &&
+               starts[inputs[0].block] + inputs[0].row(q - 1) + padded<T>(q) <= num_sources;
+    }
+    GNEWT_INLINE Strided<T> rows_of(const Part& part, const T* sources, const int32_t* starts) const { return {sources + starts[part.block], part.step, part.dstep}; }
 
-    // The same, and size[j] = Σ_i weight[i] F[i, j]²: for a definite PP this bounds all that cancels in Fᵀ PP F. And rho = Fᵀv.
+    // Load F and take its sums (see Sums), with one look at it.
     GNEWT_INLINE void carry_jacobian(const T* sources, const int32_t* starts, const T* weight, const T* v, T* __restrict f, T* __restrict size,
                                      T* __restrict rho) const {
         const int64_t p = sizes.p, q = sizes.q;
@@ -101,60 +144,69 @@ struct Stage {
             const int64_t cols = padded<T>(len);
             over_columns<T, 4>(cols, [&](int64_t j, const auto width) GNEWT_LAMBDA {
                 constexpr int vectors = int(decltype(width)::value);
-                carry_strip<vectors>(sources + starts[part.block] + j, part.step, j + vectors * kWidth<T> == cols, mask, weight, v, f + at + j, size + at + j, rho + at + j);
+                Sums<T, vectors> sums;
+                sums.copy(p, weight, v, sources + starts[part.block] + j, part.step, j + vectors * kWidth<T> == cols ? mask : Lanes<T>{} - 1, f + at + j, this->width());
+                sums.put(size + at + j, rho + at + j);
             });
         };
         carry(on_inputs, q, 0);
         carry(on_states, p, states());
     }
 
-    // What sources bring to the first q rows of R ...
+    // What sources bring to the first q rows of R, with one triangle of their block on the diagonal ...
+    template <bool LOWER>
     GNEWT_INLINE void load_inputs(const T* sources, const int32_t* starts, T* __restrict h) const {
         const int64_t p = sizes.p, q = sizes.q, ld = width();
-        put_inputs<false>(sources + starts[inputs[0].block], inputs[0], h, ld);
-        for (int32_t k = 1; k < num_inputs; ++k) put_inputs<true>(sources + starts[inputs[k].block], inputs[k], h, ld);
+        put_inputs<false, LOWER>(sources + starts[inputs[0].block], inputs[0], h, ld);
+        for (int32_t k = 1; k < num_inputs; ++k) put_inputs<true, LOWER>(sources + starts[inputs[k].block], inputs[k], h, ld);
         put_rows<false>(sources, starts, cross[0], q, p, h + states(), ld);
         for (int32_t k = 1; k < num_cross; ++k) put_rows<true>(sources, starts, cross[k], q, p, h + states(), ld);
     }
 
-    // ... and the magnitudes on their diagonal.
-    GNEWT_INLINE void add_magnitudes(const T* sources, const int32_t* starts, T* __restrict size) const {
-        for (int32_t k = 0; k < num_inputs; ++k) {
+    // ... and the magnitudes on their diagonal, with that of the shift.
+    GNEWT_INLINE void add_magnitudes(const T* sources, const int32_t* starts, T shift, T* __restrict size) const {
+        for (int32_t k = 0; k < num_inputs; ++k, shift = 0) {
             const T* row = sources + starts[inputs[k].block];
-            for (int64_t i = 0, step = inputs[k].step; i < sizes.q; ++i, row += step, step += inputs[k].dstep) size[i] += abs(row[i]);
+            for (int64_t i = 0, step = inputs[k].step; i < sizes.q; ++i, row += step, step += inputs[k].dstep) size[i] += abs(row[i]) + shift;
         }
     }
 
-    // The lower triangle of PP, `pp` and what sources add to it, and the magnitudes that went into its diagonal.
-    GNEWT_INLINE void add_pairs(const T* sources, const int32_t* starts, const T* pp, const T* weight, T* __restrict sum, T* __restrict sizes_of) const {
+    // PP, of which the lower triangle is given as `pp`, with what sources add to it; its diagonal, and the magnitudes that went into that. The latter are filled
+    // up to fours, with ones and zeros.
+    GNEWT_INLINE void add_pairs(const T* sources, const int32_t* starts, const T* pp, const T* weight, T* __restrict sum, T* __restrict diag,
+                                T* __restrict sizes_of) const {
         const int64_t p = sizes.p, ldp = padded<T>(p);
-        if (num_pairs == 0) {
-            std::memcpy(sum, pp, size_t(p * ldp) * sizeof(T));
-            std::memcpy(sizes_of, weight, size_t(p) * sizeof(T));
-        }
-        for (int32_t k = 0; k < num_pairs; ++k, pp = sum, weight = sizes_of) {
-            const T* row = sources + starts[pairs[k].block];
-            int64_t step = pairs[k].step, dstep = pairs[k].dstep, i = 0;
-            // What lies behind a row lands above the diagonal, where nothing counts; behind the last there may be nothing.
-            for (; i + 4 <= p; i += 4) {
+        for (int32_t k = 0; k < max(num_pairs, 1); ++k, pp = sum, weight = sizes_of) {
+            const Part part = num_pairs ? pairs[k] : Part{};
+            const T* row = num_pairs ? sources + starts[part.block] : nullptr;
+            int64_t step = part.step, dstep = part.dstep, i = 0;
+            // What lies behind a row lands above the diagonal, where nothing counts yet; behind the last there may be nothing.
+            for (; num_pairs && i + 4 <= p; i += 4) {
                 const T *a = row, *b = a + step, *c = b + step + dstep, *d = c + step + 2 * dstep, *from = pp + i * ldp;
-                T* to = sum + i * ldp;
-                for (int64_t j = 0; j <= i; j += 4, from += 4, to += 4) {
-                    store4(to, load4(from) + load4(a + j));
-                    store4(to + ldp, load4(from + ldp) + load4(b + j));
-                    store4(to + 2 * ldp, load4(from + 2 * ldp) + load4(c + j));
-                    store4(to + 3 * ldp, load4(from + 3 * ldp) + load4(d + j));
+                for (int64_t j = 0; j < i; j += 4, from += 4) {
+                    Quad<T> e = load4(from) + load4(a + j), f = load4(from + ldp) + load4(b + j), g = load4(from + 2 * ldp) + load4(c + j),
+                            h = load4(from + 3 * ldp) + load4(d + j);
+                    put_quads(e, f, g, h, sum + i * ldp + j, ldp);
+                    transpose<T>(e, f, g, h);
+                    put_quads(e, f, g, h, sum + j * ldp + i, ldp);
                 }
-                sizes_of[i] = weight[i] + abs(a[i]), sizes_of[i + 1] = weight[i + 1] + abs(b[i + 1]);
-                sizes_of[i + 2] = weight[i + 2] + abs(c[i + 2]), sizes_of[i + 3] = weight[i + 3] + abs(d[i + 3]);
+                const Quad<T> x = load4(a + i), y = load4(b + i), z = load4(c + i), w = load4(d + i);
+                Quad<T> e = load4(from) + x, f = load4(from + ldp) + y, g = load4(from + 2 * ldp) + z, h = load4(from + 3 * ldp) + w;
+                store4(diag + i, diagonal<T>(e, f, g, h));
+                store4(sizes_of + i, load4(weight + i) + abs4<T>(diagonal<T>(x, y, z, w)));
+                symmetric<T>(e, f, g, h);
+                put_quads(e, f, g, h, sum + i * (ldp + 1), ldp);
                 row = d + step + 3 * dstep;
                 step += 4 * dstep;
             }
-            for (; i < p; row += step, step += dstep, ++i) {
-                put_sum(pp + i * ldp, row, i + 1, sum + i * ldp);
-                sizes_of[i] = weight[i] + abs(row[i]);
+            for (; i < p; ++i) {
+                for (int64_t j = 0; j <= i; ++j) sum[i * ldp + j] = sum[j * ldp + i] = num_pairs ? pp[i * ldp + j] + row[j] : pp[i * ldp + j];
+                diag[i] = sum[i * (ldp + 1)];
+                sizes_of[i] = num_pairs ? weight[i] + abs(row[i]) : weight[i];
+                if (num_pairs) row += step, step += dstep;
             }
         }
+        for (int64_t i = p; i % 4; ++i) diag[i] = 1, sizes_of[i] = 0;
     }
 
     // The inputs, whose right-hand sides are at `slots` of z, by their rows of L, given the states x; and the pairs, `next` = F [u; x].
@@ -211,31 +263,8 @@ private:
         descend_few<M>(fu, fx, l, slots, z, x, next);
     }
 
-    // VECTORS vectors of all rows of F; `mask` is for the last of them if it is the `last` of its rows.
-    template <int VECTORS, class Mask>
-    GNEWT_INLINE void carry_strip(const T* from, int64_t step, bool last, const Mask& mask, const T* weight, const T* v, T* __restrict f,
-                                  T* __restrict size, T* __restrict rho) const {
-        const int64_t ld = width();
-        const Mask kept = last ? mask : Mask{} - 1;
-        Vec<T> sums[VECTORS] = {}, carried[VECTORS] = {};
-        for (int64_t i = 0; i < sizes.p; ++i, from += step, f += ld) {
-            const T d = weight[i], x = v[i];
-#pragma GCC unroll 4
-            for (int k = 0; k < VECTORS; ++k) {
-                Vec<T> y = load(from + k * kWidth<T>);
-                if (k == VECTORS - 1) y = (Vec<T>)((Mask)y & kept);
-                store(f + k * kWidth<T>, y);
-                sums[k] += (d * y) * y;
-                carried[k] += x * y;
-            }
-        }
-        for (int k = 0; k < VECTORS; ++k) store(size + k * kWidth<T>, sums[k]), store(rho + k * kWidth<T>, carried[k]);
-    }
-
-    static GNEWT_INLINE void put_sum(const T* a, const T* b, int64_t n, T* to) {
-        int64_t j = 0;
-        for (; j + 4 <= n; j += 4) store4(to + j, load4(a + j) + load4(b + j));
-        for (; j < n; ++j) to[j] = a[j] + b[j];
+    static GNEWT_INLINE void put_quads(Quad<T> a, Quad<T> b, Quad<T> c, Quad<T> d, T* to, int64_t ld) {
+        store4(to, a), store4(to + ld, b), store4(to + 2 * ld, c), store4(to + 3 * ld, d);
     }
     template <bool ADD>
     static GNEWT_INLINE void put(const T* from, int64_t n, T* to) {
@@ -248,11 +277,14 @@ private:
         const T* from = sources + starts[part.block];
         for (int64_t i = 0, step = part.step; i < rows; ++i, to += ld, from += step, step += part.dstep) put<ADD>(from, cols, to);
     }
-    template <bool ADD>
+    template <bool ADD, bool LOWER>
     GNEWT_INLINE void put_inputs(const T* from, const Part& part, T* __restrict h, int64_t ld) const {
         const T* row = from;
         for (int64_t i = 0, step = part.step; i < sizes.q; ++i, row += step, step += part.dstep)
-            for (int64_t j = 0; j <= i; ++j) h[j * ld + i] = ADD ? h[j * ld + i] + row[j] : row[j];
+            for (int64_t j = 0; j <= i; ++j) {
+                T& to = LOWER ? h[i * ld + j] : h[j * ld + i];
+                to = ADD ? to + row[j] : row[j];
+            }
     }
 };
 

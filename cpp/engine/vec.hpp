@@ -98,6 +98,15 @@ struct Length {
     constexpr operator int64_t() const { return N; }
 };
 
+// Call run(k as a constant) for k in [K, M), one after the other.
+template <int M, int K = 0, class Run>
+GNEWT_INLINE void for_constants(Run run) {
+    if constexpr (K < M) {
+        run(Length<K>{});
+        for_constants<M, K + 1>(run);
+    }
+}
+
 // Call run(m as a constant) for m in [1, M].
 template <int M, class Run>
 GNEWT_INLINE void with_rows(int64_t m, Run run) {
@@ -145,6 +154,35 @@ GNEWT_INLINE void transpose(Quad<T>& a, Quad<T>& b, Quad<T>& c, Quad<T>& d) {
     b = GNEWT_SHUFFLE(f, h, 0, 1, 4, 5);
     c = GNEWT_SHUFFLE(e, g, 2, 3, 6, 7);
     d = GNEWT_SHUFFLE(f, h, 2, 3, 6, 7);
+}
+
+// The diagonal of four rows.
+template <class T>
+GNEWT_INLINE Quad<T> diagonal(Quad<T> a, Quad<T> b, Quad<T> c, Quad<T> d) {
+    const Quad<T> e = GNEWT_SHUFFLE(a, b, 0, 5, 2, 3), f = GNEWT_SHUFFLE(c, d, 0, 1, 2, 7);
+    return GNEWT_SHUFFLE(e, f, 0, 1, 6, 7);
+}
+// A symmetric matrix from its lower triangle.
+template <class T>
+GNEWT_INLINE void symmetric(Quad<T>& a, Quad<T>& b, Quad<T>& c, Quad<T>& d) {
+    Quad<T> e = a, f = b, g = c, h = d;
+    transpose<T>(e, f, g, h);
+    a = e;
+    b = GNEWT_SHUFFLE(b, f, 0, 1, 6, 7);
+    c = GNEWT_SHUFFLE(c, g, 0, 1, 2, 7);
+}
+template <class T>
+GNEWT_INLINE Quad<T> abs4(Quad<T> x) {
+    return x < 0 ? -x : x;
+}
+template <class T>
+GNEWT_INLINE Quad<T> max4(Quad<T> x, Quad<T> y) {
+    return x < y ? y : x;
+}
+// Whether a comparison holds for all four.
+template <class Mask>
+GNEWT_INLINE bool all4(Mask m) {
+    return (m[0] & m[1]) & (m[2] & m[3]);
 }
 
 // x · y

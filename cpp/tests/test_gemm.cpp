@@ -34,20 +34,19 @@ void compare(int64_t k, int64_t first, int64_t last, int part, int64_t cols, int
         }
 }
 
-// S B, with the lower triangle of S.
+// AᵀB while memory is asked for.
 template <class T>
-void compare_symmetric(int64_t n, int64_t cols, Random& random) {
-    const int64_t lds = padded<T>(n), ld = padded<T>(cols);
-    std::vector<T> s(size_t(n * lds + 64)), b(size_t(n * ld + 64)), out(b.size());
-    for (T& x : s) x = T(random.uniform());
+void compare_asking(int64_t k, int64_t rows, int64_t cols, Random& random) {
+    const int64_t lda = rows + 3, ldb = padded<T>(cols), ldo = ldb;
+    std::vector<T> a(size_t(k * lda + 64)), b(size_t(k * ldb + 64)), out(size_t(rows * ldo + 64));
+    for (T& x : a) x = T(random.uniform());
     for (T& x : b) x = T(random.uniform());
-    const std::vector<T> given = s;
-    multiply_symmetric<T, false>(n, s.data(), lds, cols, b.data(), ld, out.data(), ld);
-    for (int64_t i = 0; i < n; ++i)
+    multiply_asking<T, false>(k, rows, cols, a.data(), lda, b.data(), ldb, out.data(), ldo);
+    for (int64_t i = 0; i < rows; ++i)
         for (int64_t j = 0; j < cols; ++j) {
             T sum = 0;
-            for (int64_t l = 0; l < n; ++l) sum += given[size_t(l < i ? i * lds + l : l * lds + i)] * b[size_t(l * ld + j)];
-            CHECK(abs(out[size_t(i * ld + j)] - sum) <= 64 * Precision<T>::eps * T(n + 1));
+            for (int64_t l = 0; l < k; ++l) sum += a[size_t(l * lda + i)] * b[size_t(l * ldb + j)];
+            CHECK(abs(out[size_t(i * ldo + j)] - sum) <= 64 * Precision<T>::eps * T(k + 1));
         }
 }
 
@@ -58,7 +57,7 @@ void compare_less(int64_t k, int64_t m, int64_t n, Random& random) {
     std::vector<T> a(size_t(k * ld + 64)), b(a.size()), c(size_t(m * ldc + 64)), d(size_t(m * ld + 64)), out(size_t(n * ld + 64));
     for (auto* x : {&a, &b, &c, &d})
         for (T& y : *x) y = T(random.uniform());
-    multiply_less<T, false>(k, a.data(), b.data(), ld, m, c.data(), ldc, d.data(), ld, n, out.data(), ld);
+    multiply_less<T, false>(k, a.data(), ld, b.data(), ld, m, c.data(), ldc, d.data(), ld, n, out.data(), ld);
     for (int64_t i = 0; i < n; ++i)
         for (int64_t j = 0; j <= i; ++j) {
             T sum = 0;
@@ -74,7 +73,7 @@ void all_sizes() {
     for (int64_t n = 1; n <= 40; ++n)
         for (int64_t m = 1; m <= 40; ++m) {
             const int64_t k = random.below(41), extra = kWidth<T> * random.below(3);
-            compare_symmetric<T>(n, m, random);
+            compare_asking<T>(k, n, m, random);
             compare_less<T>(k, m, n, random);
             compare<T, kSet>(k, 0, m, kWhole, n, extra, random);
             compare<T, kAdd>(k, random.below(m + 1), m, kWhole, n, extra, random);

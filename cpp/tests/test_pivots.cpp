@@ -9,7 +9,7 @@
 #define GNEWT_ISA isa_test
 #endif
 #include "../engine/careful.hpp"
-#include "../engine/ldl.hpp"
+#include "../engine/stage_ldl.hpp"
 
 using namespace gnewt::engine::GNEWT_ISA;
 
@@ -139,24 +139,33 @@ void test_plain_rows_agree_with_the_search() {
     }
 }
 
-// A stage C + AᵀB, whose rows are computed where they are eliminated and whose states begin with a vector, against the same matrix in one piece.
+// A stage C + FᵀSF, whose rows are computed where they are eliminated and whose states begin with a vector, against the same matrix in one piece.
 void test_stage_agrees_with_plain_rows() {
     Random random(3);
     for (int64_t q = 1; q <= kBlock; ++q)
         for (int64_t p = 1; p <= 20; ++p) {
             const int64_t n = p + q, at = padded<double>(q), ld = at + padded<double>(p), lds = padded<double>(p);
+            const double shift = p % 2 ? 0.25 : 0;
             const auto column = [&](int64_t j) { return j < q ? j : j - q + at; };
-            Matrix a(size_t(p * ld + 64)), b(a), c(size_t(q * ld + 64)), r(size_t(q * ld + 64)), rho(size_t(ld + 64)), size(rho), whole(size_t(n * n)), y(rho);
+            Matrix s(size_t(p * p)), f(size_t(p * ld + 64)), b(f), g(size_t(q * lds + 64)), c(size_t(q * ld + 64)), r(c), rho(size_t(ld + 64)), size(rho), whole(size_t(n * n)), y(rho);
+            for (int64_t i = 0; i < p; ++i) {
+                for (int64_t j = 0; j <= i; ++j) s[size_t(i * p + j)] = s[size_t(j * p + i)] = random.uniform();
+                for (int64_t j = 0; j < n; ++j) f[size_t(i * ld + column(j))] = random.uniform();
+            }
             for (int64_t i = 0; i < p; ++i)
-                for (int64_t j = 0; j < n; ++j) a[size_t(i * ld + column(j))] = b[size_t(i * ld + column(j))] = random.uniform();
-            for (int64_t i = 0; i < q; ++i)
-                for (int64_t j = i; j < n; ++j) c[size_t(i * ld + column(j))] = random.uniform() + (i != j ? 0.0 : i % 3 ? 2.0 * double(n) : -4.0 * double(n));
+                for (int64_t k = 0; k < p; ++k) {
+                    for (int64_t j = 0; j < n; ++j) b[size_t(i * ld + column(j))] += s[size_t(i * p + k)] * f[size_t(k * ld + column(j))];
+                    for (int64_t j = 0; j < q; ++j) g[size_t(j * lds + i)] += f[size_t(k * ld + j)] * s[size_t(k * p + i)];
+                }
+            for (int64_t i = 0; i < q; ++i)  // of the block on the diagonal, the lower triangle
+                for (int64_t j = 0; j < n; ++j)
+                    if (j <= i || j >= q) c[size_t(i * ld + column(j))] = random.uniform() + (i != j ? 0.0 : i % 3 ? 2.0 * double(n) : -4.0 * double(n));
             for (int64_t i = 0; i < n; ++i)
                 for (int64_t j = i; j < n; ++j) {
-                    double sum = i < q ? c[size_t(i * ld + column(j))] : 0;
-                    for (int64_t k = 0; k < p; ++k) sum += a[size_t(k * ld + column(i))] * b[size_t(k * ld + column(j))];
+                    double sum = j < q ? c[size_t(j * ld + i)] : i < q ? c[size_t(i * ld + column(j))] : 0;
+                    for (int64_t k = 0; k < p; ++k) sum += f[size_t(k * ld + column(i))] * b[size_t(k * ld + column(j))];
+                    if (i == j && i < q) sum += shift;
                     whole[size_t(i * n + j)] = whole[size_t(j * n + i)] = sum;
-                    if (j < q) r[size_t(i * ld + j)] = sum;
                     if (i == j) size[size_t(column(i))] = std::fabs(sum);
                 }
             Work w(whole, n);
@@ -165,8 +174,9 @@ void test_stage_agrees_with_plain_rows() {
             l[size_t(q * n)] = 77;
             Tally tally, expected;
             bool called = false;
-            CHECK((eliminate_stage<double, 0, false>({r.data(), ld, n, rho.data(), 1, size.data(), l.data(), y.data(), at - q}, q, {p, a.data(), b.data(), c.data(), ld},
-                                                     schur.data(), lds, tally, [&] { called = true; })));
+            const Strided<double> f_u{f.data(), ld}, f_x{f.data() + at, ld}, c_u{c.data(), ld}, c_x{c.data() + at, ld};
+            CHECK((eliminate_stage<double, 0, false>({r.data(), ld, n, rho.data(), 1, size.data(), l.data(), y.data(), at - q}, q, {p, g.data(), lds, f_u, c_u}, shift,
+                                                     {p, g.data(), lds, f_x, c_x, at}, f_x, b.data() + at, ld, schur.data(), lds, tally, [](auto) {}, [&] { called = true; })));
             CHECK((eliminate_rows<double, 0, false>({w.r.data(), w.ld, n, plain.data(), 1, w.bound.data(), w.l.data(), w.y.data()}, q, kUpper, other.data(), lds,
                                                     expected, [] {})));
             CHECK(called && l[size_t(q * n)] == 77);  // nothing is written behind the rows
