@@ -19,7 +19,10 @@ from gnewt.newton import Objective, system_of
 
 
 class Native:
-    """The native engine on an objective at a point: one jitted call, with plan, numbers and gradient as operands."""
+    """The native engine on an objective at a point: one jitted call, with plan, numbers and right-hand side as operands.
+
+    It returns the step and whether it is one, as a Newton iteration needs it; the factor is made, but not handed to Python.
+    """
 
     def __init__(self, target: Any, values: Any, order: Any = "auto") -> None:
         self.point = Objective(target).at((values,))
@@ -27,19 +30,30 @@ class Native:
         self.structure = self.system.structure
         models = self.linearize()
         self.sources, self.gradient = models.sources, models.duals[: self.structure.num_inputs]
+        self.rhs = -self.gradient[:, None]
         engine = self.system.engine
-        self._factor_solve = jax.jit(lambda plan, h, g: engine.factor_solve(plan, h, 0.0, -g[:, None]))
+
+        def factor_solve(plan: Any, sources: Any, rhs: Any) -> tuple[jax.Array, jax.Array]:
+            solution, known = engine.factor_solve(plan, sources, 0.0, rhs)
+            return solution, known.status
+
+        self._factor_solve = jax.jit(factor_solve)
+        self._factor = jax.jit(lambda plan, sources, rhs: engine.factor_solve(plan, sources, 0.0, rhs)[1])
 
     def linearize(self) -> LocalModels:
         """Values, duals, local derivatives: the other part of a Newton step."""
         return self.system.linearize(self.point)
 
-    def run(self) -> tuple[jax.Array, Elimination]:
-        return self._factor_solve(self.system.arrays, self.sources, self.gradient)
+    def run(self) -> tuple[jax.Array, jax.Array]:
+        return self._factor_solve(self.system.arrays, self.sources, self.rhs)
+
+    def known(self) -> Elimination:
+        """What the elimination says of H."""
+        return self._factor(self.system.arrays, self.sources, self.rhs)
 
     def step(self) -> np.ndarray:
-        solution, known = self.run()
-        assert int(known.status) == 0, STATUSES[int(known.status)]
+        solution, status = self.run()
+        assert int(status) == 0, STATUSES[int(status)]
         return np.asarray(solution[:, 0])
 
     def residual(self, step: np.ndarray) -> float:
@@ -54,7 +68,7 @@ class Native:
             "fronts": certificate.num_fronts,
             "flops": certificate.flops,
             "order": self.system.plan.order_name,
-            "delayed": int(self.run()[1].num_delayed),
+            "delayed": int(self.known().num_delayed),
         }
 
 
