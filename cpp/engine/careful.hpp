@@ -3,6 +3,7 @@
 #pragma once
 #include "ldl.hpp"
 #include "noise.hpp"
+#include "packed.hpp"
 #include "pivots.hpp"
 
 namespace gnewt::engine {
@@ -13,8 +14,8 @@ class Careful {
 public:
     // `assembled(i, j)`: the sum of magnitudes that sources added into an entry, in the order in which rows came; at_most(i, j): no less.
     Careful(const CarefulFront<T>& front, Assembled assembled, Tally& tally)
-        : f_(front), assembled_(assembled), tally_(tally), w_(front.scratch), v_(w_ + front.ld), unit_(v_ + front.ld), x_(unit_ + front.ld),
-          end_(padded<T>(front.n + front.columns)), first_(0), top_(0) {
+        : f_(front), assembled_(assembled), tally_(tally), w_(front.scratch), v_(w_ + front.ld), unit_(v_ + front.ld), diagonal_(unit_ + front.ld),
+          x_(diagonal_ + front.ld), used_(front.n + front.columns + front.probes), end_(padded<T>(used_)), panel_(front.n < kWide ? 16 : 32), first_(0), top_(0) {
         for (int64_t i = 0; i < f_.n; ++i) {
             f_.place[i] = f_.origin[i] = int32_t(i);
             f_.null[i] = 0;
@@ -22,6 +23,9 @@ public:
         std::memset(f_.off, 0, size_t(f_.candidates) * sizeof(T));
         std::memset(f_.scratch, 0, size_t(4 * f_.ld) * sizeof(T));
     }
+
+    // Numbers of scratch memory for a front of n rows.
+    static int64_t scratch_size(int64_t n, int64_t ld) { return 4 * ld + max(CarefulFront<T>::scratch_of_noise(n), packed_size<T>(ld)); }
 
     // Take the pair of a state and its dual, if the dual has no diagonal entry: [[L, -1], [-1, 0]] has an inverse without
     // division, so it needs no test however large L is. To be called before `eliminate`.
@@ -39,6 +43,7 @@ public:
         update();
         clean();
         find_units();
+        for (int64_t i = top_; i < f_.n; ++i) diagonal_[i] = f_.r[i * (f_.ld + 1)];
         eliminate_in_order();
         // Entries that cancelled come last: what is uncertain in them is then passed on to few.
         if (!search()) return -1;
@@ -46,7 +51,7 @@ public:
         if (!search()) return -1;
         update();
         if (uncertain_ || f_.pairs)
-            for (int64_t j = top_; j < f_.n; ++j) f_.bound[j] = uncertainty(j);
+            f_.uncertainties(top_, f_.n, top_, x_, f_.bound);
         mark_null();
         return top_;
     }
@@ -60,30 +65,34 @@ private:
     bool search() {
         for (bool again = true; again && top_ < f_.candidates;) {
             again = false;
-            for (int64_t c = top_; c < f_.candidates; ++c) {
+            int64_t last = f_.candidates;  // the rows from here on have failed
+            for (int64_t c = top_; c < last;) {
                 int64_t partner = -1;
-                if (!accept(c, partner)) {
+                if (strict_ && cancelled(abs(diagonal_[c]), f_.bound[c])) {
+                    ++c;
+                } else if (!accept(c, partner)) {
                     if (broken_) return false;
-                    continue;
-                }
-                again = true;
-                if (partner < 0) {
-                    single(c);
+                    if (strict_)
+                        ++c;
+                    else
+                        exchange(c, --last);
                 } else {
-                    pair(c, partner);
-                    if (c < top_) c = top_ - 1;  // the two came from here: go on behind them
+                    again = true;
+                    if (partner < 0)
+                        single(c);
+                    else
+                        pair(c, partner);
+                    c = max(c + 1, top_);
                 }
             }
         }
         return true;
     }
 
-    static constexpr int64_t kPanelRows = 16;
-
     // Row c of what is left, brought up to date: entries before c come from its column.
     void fetch(int64_t c, T* w) {
         for (int64_t i = top_; i < c; ++i) w[i] = f_.r[i * f_.ld + c];
-        std::memcpy(w + c, f_.r + c * f_.ld + c, size_t(f_.n + f_.columns - c) * sizeof(T));
+        std::memcpy(w + c, f_.r + c * f_.ld + c, size_t(used_ - c) * sizeof(T));
         const int64_t j = floor_to_vector<T>(top_);
         if (top_ == first_) return;
         row_of_tiles<T, 1, kSubtract>(top_ - first_, f_.l + first_ * f_.n + c, f_.n, f_.r + first_ * f_.ld + j, f_.ld, w + j, f_.ld,
@@ -112,9 +121,12 @@ private:
     void update() { update_rows(top_); }
 
     void update_rows(int64_t from) {
-        if (top_ > first_)
-            multiply<T, kSubtract, false>(top_ - first_, from, f_.n, true, f_.n + f_.columns, f_.l + first_ * f_.n, f_.n,
-                                          f_.r + first_ * f_.ld, f_.ld, f_.r, f_.ld, f_.r, f_.ld);
+        const int64_t k = top_ - first_;
+        const T *l = f_.l + first_ * f_.n, *u = f_.r + first_ * f_.ld;
+        if (k && pays_to_pack<T>(f_.n - from))
+            subtract_packed(k, from, f_.n, used_, l, f_.n, u, f_.ld, f_.r, f_.ld, x_);
+        else if (k)
+            multiply<T, kSubtract, false>(k, from, f_.n, kUpper, used_, l, f_.n, u, f_.ld, f_.r, f_.ld, f_.r, f_.ld);
         for (int64_t c = top_; c < f_.n && top_ > first_; ++c)
             if (bare(c))
                 for (int64_t i = top_; i < f_.n; ++i) flush(i < c ? f_.r[i * f_.ld + c] : f_.r[c * f_.ld + i], c, i);
@@ -167,7 +179,10 @@ private:
         return !(abs(entry) > noise + rounding(assembled_.at_most(x, y))) && abs(entry) <= noise + rounding(assembled_(x, y));
     }
 
-    T uncertainty(int64_t c) const { return f_.uncertainty(c, top_, x_); }
+    // Whether a pivot `size` of row c, which is in w, is more than noise.
+    bool certain(const T* w, int64_t c, T size) const {
+        return size > rounding(f_.likely_uncertainty(c, w)) || size > rounding(f_.uncertainty(c, top_, x_));
+    }
 
     // The largest |w[i]| in units, over i in [from, to).
     T largest(const T* w, int64_t from, int64_t to) const {
@@ -203,8 +218,8 @@ private:
         if (!(d > Precision<T>::tiny) || (strict_ && cancelled(d, f_.bound[c]))) return false;
         const bool small = !(d > rounding(f_.bound[c]));
         if (small && !f_.pairs) return false;
-        if ((small || uncertain_) && !(d > rounding(uncertainty(c)))) return false;
-        return d * unit_[c] >= T(kThreshold) * largest_but(w, c, c);
+        if (!(d * unit_[c] >= T(kThreshold) * largest_but(w, c, c))) return false;
+        return !(small || uncertain_) || certain(w, c, d);
     }
 
     // Take rows as they stand, without moving a number, for as long as their diagonal entries are pivots.
@@ -247,9 +262,10 @@ private:
         if (strict_ && (cancelled(abs(w_[c]), f_.bound[c]) || cancelled(abs(v_[partner]), f_.bound[partner]))) return false;
         const T growth = max(abs(y) * over_c + over_r, over_c + abs(x) * over_r) / (det * b);
         const T size = det * b / max(max(abs(x), abs(y)), T(1));
-        T least = max(noise(c, c) * sc * sc, noise(partner, partner) * sr * sr);
-        if (uncertain_ || (f_.pairs && size <= least)) least = rounding(max(uncertainty(c) * sc * sc, uncertainty(partner) * sr * sr));
-        return growth <= T(1 / kThreshold) && size > least && abs(w_[partner]) > Precision<T>::tiny;
+        if (!(growth <= T(1 / kThreshold)) || !(abs(w_[partner]) > Precision<T>::tiny)) return false;
+        const bool large = size > max(noise(c, c) * sc * sc, noise(partner, partner) * sr * sr);
+        if (!uncertain_ && (large || !f_.pairs)) return large;
+        return certain(w_, c, size / (sc * sc)) && certain(v_, partner, size / (sr * sr));
     }
 
     void exchange(int64_t x, int64_t y) {
@@ -258,6 +274,7 @@ private:
         swap(f_.ids[x], f_.ids[y]);
         swap(f_.bound[x], f_.bound[y]);
         swap(unit_[x], unit_[y]);
+        swap(diagonal_[x], diagonal_[y]);
         swap(f_.origin[x], f_.origin[y]);
         f_.place[f_.origin[x]] = int32_t(x);
         f_.place[f_.origin[y]] = int32_t(y);
@@ -269,7 +286,7 @@ private:
         for (int64_t k = first_; k < x; ++k) swap(r[k * ld + x], r[k * ld + y]);
         swap(r[x * ld + x], r[y * ld + y]);
         for (int64_t i = x + 1; i < y; ++i) swap(r[x * ld + i], r[i * ld + y]);
-        for (int64_t j = y + 1; j < f_.n + f_.columns; ++j) swap(r[x * ld + j], r[y * ld + j]);
+        for (int64_t j = y + 1; j < used_; ++j) swap(r[x * ld + j], r[y * ld + j]);
     }
 
     // Take row c, which is in w.
@@ -277,7 +294,7 @@ private:
         const int64_t k = top_, n = f_.n;
         exchange(k, c);
         T* u = f_.r + k * f_.ld;
-        std::memcpy(u + k, w_ + k, size_t(n + f_.columns - k) * sizeof(T));
+        std::memcpy(u + k, w_ + k, size_t(used_ - k) * sizeof(T));
         take(u, f_.l + k * n);
     }
 
@@ -288,11 +305,12 @@ private:
         uncertain_ = uncertain_ || cancelled(size, f_.bound[k]);
         if (size < T(kDoubtful) * f_.bound[k]) lost_ = lost_ || largest(u, k, n) * unit_[k] < T(kDoubtful);
         tally_.add(double(d));
-        T* __restrict bound = f_.bound;
+        T *__restrict bound = f_.bound, *__restrict diagonal = diagonal_;
         for (int64_t j = k + 1; j < n; ++j) {
-            const T factor = u[j] * inverse;
+            const T factor = u[j] * inverse, part = factor * u[j];
             l[j] = factor;
-            bound[j] += size * factor * factor;
+            bound[j] += abs(part);
+            diagonal[j] -= part;
         }
         l[k] = d;
         for (int64_t j = 0; j < f_.columns; ++j) f_.y[k * f_.columns + j] = u[n + j] * inverse;
@@ -307,18 +325,19 @@ private:
         const T a = w_[k], b = w_[k + 1], d = v_[k + 1];
         tally_.add(double(a), double(b), double(d));
         T *u = f_.r + k * f_.ld, *l = f_.l + k * n, *m = l + n;
-        std::memcpy(u + k, w_ + k, size_t(n + f_.columns - k) * sizeof(T));
-        std::memcpy(u + f_.ld + k, v_ + k, size_t(n + f_.columns - k) * sizeof(T));
+        std::memcpy(u + k, w_ + k, size_t(used_ - k) * sizeof(T));
+        std::memcpy(u + f_.ld + k, v_ + k, size_t(used_ - k) * sizeof(T));
         const T x = a / b, y = d / b, t = 1 / ((x * y - 1) * b);
         uncertain_ = uncertain_ || cancelled(abs(a), f_.bound[k]) || cancelled(abs(d), f_.bound[k + 1]);
         if (uncertain_) lost_ = lost_ || largest(w_, k, n) * unit_[k] < T(kDoubtful) || largest(v_, k, n) * unit_[k + 1] < T(kDoubtful);
         const T *__restrict w = w_, *__restrict v = v_;
-        T *__restrict out = l, *__restrict next = m, *__restrict bound = f_.bound;
+        T *__restrict out = l, *__restrict next = m, *__restrict bound = f_.bound, *__restrict diagonal = diagonal_;
         for (int64_t j = k + 2; j < n; ++j) {
             const T i = (y * w[j] - v[j]) * t, o = (x * v[j] - w[j]) * t;
             out[j] = i;
             next[j] = o;
             bound[j] += abs(i * w[j]) + abs(o * v[j]);
+            diagonal[j] -= i * w[j] + o * v[j];
         }
         l[k] = a;
         m[k + 1] = d;
@@ -333,7 +352,7 @@ private:
 
     void advance(int64_t rows) {
         top_ += rows;
-        if (top_ - first_ >= kPanelRows) update();
+        if (top_ - first_ >= panel_) update();
     }
 
     // Rows of noise are nobody's pivot, now or later: they need not be passed on.
@@ -350,8 +369,8 @@ private:
     const CarefulFront<T> f_;
     Assembled assembled_;
     Tally& tally_;
-    T *w_, *v_, *unit_, *x_;
-    const int64_t end_;
+    T *w_, *v_, *unit_, *diagonal_, *x_;
+    const int64_t used_, end_, panel_;  // columns with right-hand sides and probes; rows whose update of the rest is put off
     int64_t first_, top_;
     bool strict_ = true, broken_ = false, uncertain_ = false, lost_ = false;
 };

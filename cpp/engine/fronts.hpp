@@ -48,11 +48,14 @@ public:
     int32_t first_null() const { return first_null_; }
 
 private:
+    using Search = Careful<T, Assembled<T>>;
+
     // Make room for a front of p pairs and n other unknowns; numbers in the work space are lost.
     bool reserve(int64_t p, int64_t n) {
-        const int64_t ld = padded<T>(n + columns_), ldp = padded<T>(p + columns_);
-        return work_.reserve(p * (ldp + 1) + (4 * p + n + 9) * ld + n * columns_ + 64);
+        const int64_t ld = spaced<T>(n + columns_ + probes(n)), ldp = padded<T>(p + columns_);
+        return work_.reserve(p * (ldp + 1) + (4 * p + n + 5) * ld + n * columns_ + Search::scratch_size(n, ld) + 64);
     }
+    static int64_t probes(int64_t n) { return n < kWide ? 0 : kProbes; }
 
     // The parts of a front in the work space. `late` unknowns were delayed by the children; they come first in [late | q | b].
     struct Parts {
@@ -68,14 +71,14 @@ private:
         const int64_t p = shape.p, q = shape.q, b = shape.b, m = late + q, n = m + b;
         if (!reserve(p, n)) return kOutOfMemory;
         Parts at;
-        at.late = late, at.m = m, at.n = n, at.ld = padded<T>(n + columns_), at.ldp = padded<T>(p + columns_);
+        at.late = late, at.m = m, at.n = n, at.ld = spaced<T>(n + columns_ + probes(n)), at.ldp = padded<T>(p + columns_);
         at.pp = work_.data();
         at.f = at.pp + p * at.ldp;
         at.w = at.f + p * at.ld;
         at.c = at.w + 2 * p * at.ld;
         at.r = at.c + p * at.ld;
         at.panel = at.r + n * at.ld;
-        at.bound = at.panel + 4 * at.ld;
+        at.bound = at.panel + Search::scratch_size(n, at.ld);
         at.given = at.bound + at.ld;      // the bounds as they were before the elimination, ...
         at.local = at.given + at.ld;      // ... the part of them that arises in this front, ...
         at.through = at.local + at.ld;    // ... and the part that comes through the pairs
@@ -181,7 +184,7 @@ private:
         }
         multiply<T, kAdd, false>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
         for (int64_t k = 0; k < n; ++k)
-            if (bound[k] == 0) flush_row(k, p, n, ld, size, w, c, r);
+            if (bound[k] == 0) flush_row(k, p, n, ld, size, w, c, r, at.rows);
     }
 
     // Free plans: the -1 of the pairs, the shift, and the right-hand sides of the inputs.
@@ -222,10 +225,11 @@ private:
         if (late) std::memcpy(ids, late_.data() + late_end_, size_t(late) * sizeof(int32_t));
         std::memcpy(ids + late, front.slots + p, size_t(n - late) * sizeof(int32_t));
 
-        const CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
+        CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, probes(n), at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
                                     flags_.data(), l,     off_.data(), at.y, at.panel,
                                     plan_.causal() ? plan_.num_slots() : plan_.num_inputs()};
-        Careful<T, Assembled<T>> careful(whole, Assembled<T>(front, call_.sources, late, at.rows), course_.tally);
+        whole.write_probes();
+        Search careful(whole, Assembled<T>(front, call_.sources, late, at.rows), course_.tally);
         for (int32_t i = 0; i < shape.num_pairs; ++i)
             if (max(shape.pairs[2 * i], shape.pairs[2 * i + 1]) < shape.q)
                 careful.substitute(late + shape.pairs[2 * i + 1], late + shape.pairs[2 * i]);

@@ -5,6 +5,16 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
+constexpr int64_t kWide = 128;  // rows from which on a front is worth what makes large ones fast
+constexpr int64_t kProbes = 8;
+
+// A leading dimension for rows of n numbers: below each other, they must not all fall into the same few lines of the cache.
+template <class T>
+inline int64_t spaced(int64_t n) {
+    const int64_t ld = padded<T>(n);
+    return ld * int64_t(sizeof(T)) % 512 == 0 && n >= kWide ? ld + 64 / int64_t(sizeof(T)) : ld;
+}
+
 template <class T>
 inline T rounding(T size) {
     return T(kNoise) * Precision<T>::eps * size;
@@ -27,13 +37,13 @@ inline T long_dot(const T* x, const T* y, int64_t n) {
 
 // A front whose first `candidates` rows are to be eliminated, where that is stable.
 //
-// r[n, ld] is row-major upper, right-hand sides in the columns n..; bound[j] the sum of the magnitudes that were added into the
+// r[n, ld] is row-major upper, right-hand sides and then probes (see below) in the columns n..; bound[j] the sum of the magnitudes that were added into the
 // diagonal entry j. An entry (i, j) that is no larger than rounding of √(bound[i]·bound[j]) counts as zero: for
 // sums of squares, this is what went into it at most.
 template <class T>
 struct CarefulFront {
     T* r;
-    int64_t ld, n, candidates, columns;
+    int64_t ld, n, candidates, columns, probes;
     T* bound;
     const T* given;    // [n] `bound` as it was before any row was eliminated, in the order in which rows came
     const T* local;    // [n] the part of it that arose in this front and does not come through pairs, in the same order
@@ -47,14 +57,14 @@ struct CarefulFront {
     T* l;              // [candidates, n] on return: D on its diagonal, L = D⁻¹U right of it
     T* off;            // [candidates] off[k] couples k and k + 1 in a 2×2 pivot
     T* y;              // [candidates, columns] right-hand sides as rows of L
-    T* scratch;        // [4, ld]
+    T* scratch;        // see Careful::scratch_size
     int32_t primal;    // names below this are no duals
 
     // What is noise in the diagonal entry of row c, with `top` rows eliminated: [-x; 1]ᵀ N [-x; 1] with x = A⁻¹a for the eliminated block A and
     // its column a, where N is the noise in the front as it came; and what the elimination added. Noise comes through pairs as the closed
     // loop lets it: F_c - F_A x, which is small where F is large but inputs counter it. A pivot that cancelled makes x large.
     T uncertainty(int64_t c, int64_t top, T* x) const {
-        T sum = bound[c] - given[origin[c]] + local[origin[c]];
+        T sum = added(c) + local[origin[c]];
         for (int64_t k = top - 1; k >= 0; --k) {
             const T* row = l + k * n;
             x[k] = row[c] - long_dot(row + k + 1, x + k + 1, top - k - 1);
@@ -68,6 +78,70 @@ struct CarefulFront {
         }
         return sum;
     }
+
+    // The same for the rows [from, to), by strips of columns; `x`: scratch_of_noise(n).
+    void uncertainties(int64_t from, int64_t to, int64_t top, T* x, T* out) const {
+        constexpr int64_t w = kWidth<T>;
+        for (; from < to; from += w) {
+            const int64_t count = min(w, to - from);
+            Vec<T> sum{};
+            for (int64_t j = 0; j < count; ++j) sum[j] = added(from + j) + local[origin[from + j]];
+            for (int64_t k = top - 1; k >= 0; --k) {
+                const T* row = l + k * n;
+                Vec<T> here{}, parts[4] = {};
+                for (int64_t j = 0; j < count; ++j) here[j] = row[from + j];
+                int64_t i = k + 1;
+                for (; i + 4 <= top; i += 4)
+#pragma GCC unroll 4
+                    for (int64_t s = 0; s < 4; ++s) parts[s] += row[i + s] * load(x + (i + s) * w);
+                for (; i < top; ++i) here -= row[i] * load(x + i * w);
+                here -= (parts[0] + parts[1]) + (parts[2] + parts[3]);
+                store(x + k * w, here);
+                sum += local[origin[k]] * here * here;
+            }
+            for (int64_t i = 0; i < pairs; ++i) {
+                const T* row = f + i * ld;
+                Vec<T> closed{};
+                for (int64_t j = 0; j < count; ++j) closed[j] = row[origin[from + j]];
+                for (int64_t k = 0; k < top; ++k) closed -= row[origin[k]] * load(x + k * w);
+                sum += pair_bound[i] * closed * closed;
+            }
+            for (int64_t j = 0; j < count; ++j) out[from + j] = sum[j];
+        }
+    }
+    static int64_t scratch_of_noise(int64_t n) { return n * kWidth<T>; }
+
+    // No less than that, but for a chance of one in 10¹⁶, from the probes in row c, which is in w. It may be far more. Probes are random right-hand
+    // sides with the noise as their variance: what the elimination leaves of them has the uncertainty as its variance. A sum of independent numbers of
+    // bounded density is below a hundredth of its deviation with a chance of one in a hundred at most; that all of them are has that to the power of their number.
+    T likely_uncertainty(int64_t c, const T* w) const {
+        if (!probes) return T(HUGE_VAL);
+        T top = 0;
+        for (int64_t i = 0; i < probes; ++i) top = max(top, abs(w[n + columns + i]));
+        return added(c) + local[origin[c]] + T(1e4) * top * top;
+    }
+
+    // Write the probes into rows of which none is eliminated.
+    void write_probes() {
+        uint64_t state = 0;
+        const auto random = [&] {  // a multiplicative generator of 63 bits; uniform, of variance one
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            const uint64_t mixed = (state ^ (state >> 29)) * 0xbf58476d1ce4e5b9u;
+            return (T(int64_t(mixed >> 11)) * T(0x1p-52) - 1) * T(1.7320508);
+        };
+        T* to = r + n + columns;
+        for (int64_t j = 0; j < n; ++j)
+            for (int64_t i = 0; i < probes; ++i) to[j * ld + i] = std::sqrt(local[j]) * random();
+        for (int64_t k = 0; k < pairs; ++k)
+            for (int64_t i = 0; i < probes; ++i) {
+                const T weight = std::sqrt(pair_bound[k]) * random();
+                for (int64_t j = 0; j < n; ++j) to[j * ld + i] += weight * f[k * ld + j];
+            }
+    }
+
+private:
+    // What the elimination added to the bound of row c.
+    T added(int64_t c) const { return bound[c] - given[origin[c]]; }
 };
 
 // The magnitudes that sources added into the entries of a front, whose first `late` rows have no sources.
@@ -115,14 +189,15 @@ private:
 
 // The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries zero that are rounding.
 template <class T>
-inline void flush_row(int64_t row, int64_t p, int64_t n, int64_t ld, const T* f, const T* w, const T* c, T* r) {
+inline void flush_row(int64_t row, int64_t p, int64_t n, int64_t ld, const T* __restrict f, const T* __restrict w, const T* __restrict c, T* r, T* __restrict size) {
+    std::memset(size, 0, size_t(n) * sizeof(T));
+    for (int64_t i = 0; i < p; ++i, f += ld, w += ld, c += ld) {
+        const T x = abs(f[row]), y = abs(w[row]) + abs(c[row]);
+        for (int64_t j = 0; j < n; ++j) size[j] += x * (abs(w[j]) + abs(c[j])) + abs(f[j]) * y;
+    }
     for (int64_t j = 0; j < n; ++j) {
         T& entry = j < row ? r[j * ld + row] : r[row * ld + j];
-        T size = 0;
-        for (int64_t i = 0; i < p; ++i)
-            size += abs(f[i * ld + row]) * (abs(w[i * ld + j]) + abs(c[i * ld + j])) +
-                    abs(f[i * ld + j]) * (abs(w[i * ld + row]) + abs(c[i * ld + row]));
-        if (abs(entry) <= rounding(size)) entry = 0;
+        if (abs(entry) <= rounding(size[j])) entry = 0;
     }
 }
 
