@@ -1,5 +1,6 @@
 // How far an elimination has come: what its quick and its careful form share, so that each can go on where the other stopped.
 #pragma once
+#include "gathering.hpp"
 #include "messages.hpp"
 #include "pivots.hpp"
 
@@ -23,6 +24,14 @@ struct Course {
         factor = call.factor;
         tally = Tally();
         lost = false;
+        gathering.begin_again();
+    }
+
+    // Add the message of front f, a leaf, to the front that is being gathered, if there is one.
+    void gather(int32_t f) {
+        if (!gathering.ahead_of(f)) return;
+        const Message& message = waiting[num_waiting - 1];
+        if (gathering.add(plan, message, stack.data(), columns)) --num_waiting;
     }
 
     const Call<T>& call;
@@ -35,6 +44,7 @@ struct Course {
     bool lost = false;        // a whole row is little of what was summed into it: only noise that was followed from the leaves on can tell what it is
     Buffer<T> stack, z;       // z: right-hand sides as rows of L, at the unknowns that were eliminated
     Buffer<Message> waiting;
+    Gathering<T> gathering;
 };
 
 }  // namespace GNEWT_ISA

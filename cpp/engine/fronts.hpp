@@ -34,7 +34,9 @@ public:
     // Eliminate the next front.
     Status eliminate() {
         const Front front = plan_.front(course_.next);
+        if (plan_.causal() && !course_.gathering.look_ahead(plan_, course_.next, columns_)) return kOutOfMemory;
         const Status status = eliminate(course_.next, front);
+        if (status == kOk) course_.gather(course_.next);
         ++course_.next;
         if (plan_.causal()) course_.factor += int64_t(front.shape.q) * (front.shape.q + front.shape.b);
         return status;
@@ -50,12 +52,11 @@ public:
 private:
     using Search = Careful<T, Assembled<T>>;
 
-    // Make room for a front of p pairs and n other unknowns; numbers in the work space are lost.
-    bool reserve(int64_t p, int64_t n) {
-        const int64_t ld = spaced<T>(n + columns_ + probes(n)), ldp = padded<T>(p + columns_);
-        return work_.reserve(p * (ldp + 1) + (4 * p + n + 5) * ld + n * columns_ + Search::scratch_size(n, ld) + 64);
+    // Make room for a front of p pairs and n other unknowns, with so many rows of R; numbers in the work space are lost.
+    bool reserve(int64_t p, int64_t n, int64_t rows) {
+        const int64_t ld = front_width<T>(n, columns_), ldp = padded<T>(p + columns_);
+        return work_.reserve(p * (ldp + 1) + (4 * p + rows + 5) * ld + n * columns_ + Search::scratch_size(n, ld) + 64);
     }
-    static int64_t probes(int64_t n) { return n < kWide ? 0 : kProbes; }
 
     // The parts of a front in the work space. `late` unknowns were delayed by the children; they come first in [late | q | b].
     struct Parts {
@@ -65,19 +66,22 @@ private:
 
     Status eliminate(int32_t number, const Front& front) {
         const Shape& shape = front.shape;
-        const Message* first = waiting_.data() + num_waiting_ - front.num_children;
+        const bool gathered = course_.gathering.is(number);
+        const int32_t num_children = front.num_children - (gathered ? course_.gathering.added() : 0);
+        const Message* first = waiting_.data() + num_waiting_ - num_children;
         int64_t late = 0;
-        for (int32_t k = 0; k < front.num_children; ++k) late += first[k].delayed;
+        for (int32_t k = 0; k < num_children; ++k) late += first[k].delayed;
         const int64_t p = shape.p, q = shape.q, b = shape.b, m = late + q, n = m + b;
-        if (!reserve(p, n)) return kOutOfMemory;
+        const bool ready = gathered && !late;  // R is where it was gathered
+        if (!reserve(p, n, ready ? 0 : n)) return kOutOfMemory;
         Parts at;
-        at.late = late, at.m = m, at.n = n, at.ld = spaced<T>(n + columns_ + probes(n)), at.ldp = padded<T>(p + columns_);
+        at.late = late, at.m = m, at.n = n, at.ld = front_width<T>(n, columns_), at.ldp = padded<T>(p + columns_);
         at.pp = work_.data();
         at.f = at.pp + p * at.ldp;
         at.w = at.f + p * at.ld;
         at.c = at.w + 2 * p * at.ld;
         at.r = at.c + p * at.ld;
-        at.panel = at.r + n * at.ld;
+        at.panel = at.r + (ready ? 0 : n) * at.ld;
         at.bound = at.panel + Search::scratch_size(n, at.ld);
         at.given = at.bound + at.ld;      // the bounds as they were before the elimination, ...
         at.local = at.given + at.ld;      // ... the part of them that arises in this front, ...
@@ -85,7 +89,7 @@ private:
         at.rows = at.through + at.ld;
         at.y = at.rows + at.ld;
         at.pair_bound = at.y + n * columns_;
-        const Children<T> children{plan_, first, front.num_children, stack_.data(), columns_, late};
+        const Children<T> children{plan_, first, num_children, stack_.data(), columns_, late};
         const bool cross = (shape.flags & kCross) || (p && late);
         const T* sources = call_.sources;
         if (p) {
@@ -96,7 +100,11 @@ private:
         }
         std::memset(at.bound, 0, size_t(at.ld) * sizeof(T));
         std::memset(at.through, 0, size_t(at.ld) * sizeof(T));
-        std::memset(at.r, 0, size_t(n * at.ld) * sizeof(T));
+        if (ready)
+            at.r = course_.gathering.matrix();
+        else
+            std::memset(at.r, 0, size_t(n * at.ld) * sizeof(T));
+        if (gathered) take_gathered(at);
         int32_t first_rest = 0;
         if (p) {
             first_rest = load_pairs(front, at);
@@ -116,7 +124,20 @@ private:
             at.local[i] = at.bound[i];
             at.given[i] = at.bound[i] += at.through[i];
         }
-        return eliminate_carefully(number, front, at);
+        return eliminate_carefully(number, front, num_children, at);
+    }
+
+    // R, if it is not there, and its bounds from where they were gathered: behind what is late.
+    void take_gathered(const Parts& at) {
+        const int64_t n = at.n - at.late, ld = front_width<T>(n, columns_);
+        const T* from = course_.gathering.matrix();
+        for (int64_t i = 0; at.r != from && i < n; ++i, from += ld) {
+            T* to = at.r + (at.late + i) * at.ld;
+            std::memcpy(to + at.late + i, from + i, size_t(n - i) * sizeof(T));
+            std::memcpy(to + at.n, from + n, size_t(columns_) * sizeof(T));
+        }
+        std::memcpy(at.bound + at.late, course_.gathering.bound(), size_t(n) * sizeof(T));
+        course_.gathering.end();
     }
 
     // Load F, PP and C; return the first block that goes elsewhere.
@@ -209,7 +230,7 @@ private:
     }
 
     // Pivots by search, a record, and delays.
-    Status eliminate_carefully(int32_t number, const Front& front, const Parts& at) {
+    Status eliminate_carefully(int32_t number, const Front& front, int32_t num_children, const Parts& at) {
         const Shape& shape = front.shape;
         const int64_t n = at.n, m = at.m, late = at.late, p = shape.p;
         largest_ = max(largest_, n);
@@ -219,13 +240,13 @@ private:
         T* l = numbers_.data() + numbers_end_;
         int32_t *record = index_.data() + index_end_, *ids = record + kRecordHeader;
         // The Schur complement takes the place of the children's, which are used up; so do the names of what is delayed.
-        num_waiting_ -= front.num_children;
+        num_waiting_ -= num_children;
         const int64_t base = num_waiting_ ? waiting_[num_waiting_ - 1].end : 0;
         late_end_ -= late;
         if (late) std::memcpy(ids, late_.data() + late_end_, size_t(late) * sizeof(int32_t));
         std::memcpy(ids + late, front.slots + p, size_t(n - late) * sizeof(int32_t));
 
-        CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, probes(n), at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
+        CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, probes_of(n), at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
                                     flags_.data(), l,     off_.data(), at.y, at.panel,
                                     plan_.causal() ? plan_.num_slots() : plan_.num_inputs()};
         whole.write_probes();

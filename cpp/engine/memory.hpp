@@ -106,9 +106,10 @@ struct Precision<float> {
     static constexpr float eps = 1.1920929e-7f, root = 3.5e-4f, tiny = 1e-36f;
 };
 
-// The two constants of the pivot test, as in kkt/pivots.py.
+// The constants of the pivot test, as in kkt/pivots.py.
 constexpr double kThreshold = 0.01;  // a pivot may make entries grow by at most 1 / kThreshold
 constexpr double kCancelled = 0.1;   // an entry below this share of what was added into it has cancelled
+constexpr double kDoubtful = 1e-4;   // the share of what was summed into a diagonal entry below which the quick elimination is in doubt
 constexpr double kNoise = 32.0;      // an entry below kNoise * eps * (what was added into it) counts as zero
 
 template <class T>

@@ -33,13 +33,18 @@ public:
         int32_t& f = course_.next;
         while (f < plan_.num_fronts()) {
             const Front front = plan_.front(f);
+            if (!course_.gathering.look_ahead(plan_, f, columns_) || course_.gathering.is(f)) return false;
+            if (course_.gathering.ahead_of(f) && course_.gathering.add_leaf(front, call_.sources, work_.data())) {
+                ++f;
+                continue;
+            }
             for (int32_t k = 1; k <= front.num_children; ++k)
                 if (waiting_[num_waiting_ - k].delayed) return false;
             bool good = true;
             if (!as_stages(f, front.shape, [&](const auto& stage) { good = Chain<T>(course_).eliminate(stage, work_.data(), saved_.data()); })) {
                 ask_for_sources(f + 1, false);
                 good = eliminate(f, front);
-                if (good) ++f, course_.factor += rows_of_l(front.shape);
+                if (good) course_.gather(f), ++f, course_.factor += rows_of_l(front.shape);
             }
             if (!good) return false;
         }

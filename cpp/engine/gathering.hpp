@@ -1,0 +1,103 @@
+// A wide front right behind many leaves: their messages are added to it at once, so that they need not wait on the stack, which would be far larger than the front.
+#pragma once
+#include "blocks.hpp"
+#include "extend.hpp"
+#include "noise.hpp"
+
+namespace gnewt::engine {
+namespace GNEWT_ISA {
+
+// The leading dimension of a front of n unknowns: right-hand sides and probes stand beside it.
+inline int64_t probes_of(int64_t n) { return n < kWide ? 0 : kProbes; }
+template <class T>
+inline int64_t front_width(int64_t n, int64_t columns) {
+    return spaced<T>(n + columns + probes_of(n));
+}
+
+template <class T>
+class Gathering {
+public:
+    // See whether leaves from `next` on lead to a front that is to be gathered. False where there is no memory.
+    bool look_ahead(const PlanView& plan, int32_t next, int64_t columns) {
+        if (next < seen_ || plan.data[kMaxRest] < kWide) return true;
+        int32_t leaves = 0;
+        double size = 0;
+        for (seen_ = next; seen_ < plan.num_fronts(); ++seen_, ++leaves) {
+            const Front leaf = plan.front(seen_);
+            if (leaf.num_children || !leaf.shape.b) break;
+            size += double(leaf.shape.b) * leaf.shape.b;
+        }
+        if (seen_++ >= plan.num_fronts() || leaves < kMany) return true;
+        const Front front = plan.front(seen_ - 1);
+        const int64_t n = front.shape.q + front.shape.b;
+        // All leaves are its children where it has as many.
+        if (front.shape.p || n < kWide || front.num_children < leaves || size < double(n) * double(n)) return true;
+        ld_ = front_width<T>(n, columns);
+        if (!numbers_.reserve((n + 1) * ld_) || !places_.reserve(n)) return false;
+        std::memset(numbers_.data(), 0, size_t((n + 1) * ld_) * sizeof(T));
+        front_ = seen_ - 1, n_ = n, added_ = 0;
+        return true;
+    }
+
+    bool ahead_of(int32_t front) const { return front_ > front; }
+    bool is(int32_t front) const { return front_ == front; }
+    int32_t added() const { return added_; }  // children that are in it
+    T* matrix() { return numbers_.data(); }   // [n, ld], upper, right-hand sides in the columns n..
+    T* bound() { return numbers_.data() + n_ * ld_; }
+
+    // Add a message, which is used up. False where it has to wait.
+    bool add(const PlanView& plan, const Message& message, const T* stack, int64_t columns) {
+        if (message.delayed) return false;
+        Children<T>{plan, &message, 1, stack, columns, 0}.add_to_rest(0, n_, matrix(), ld_, bound());
+        ++added_;
+        return true;
+    }
+
+    // Add a leaf of one pair, x = f·ξ with the second derivative d, without a message: d f fᵀ. False where it is none, or in doubt.
+    bool add_leaf(const Front& leaf, const T* sources, T* f) {
+        const Shape& shape = leaf.shape;
+        if (shape.p != 1 || shape.q || shape.flags & (kCross | kNested)) return false;
+        T d = 0, size = 0;
+        std::memset(f, 0, size_t(shape.b) * sizeof(T));
+        for (int32_t k = 0; k < shape.num_blocks; ++k) {
+            const Block& block = shape.blocks[k];
+            const T* src = sources + leaf.sources[k];
+            if (block.kind == kPP)
+                d += *src, size += abs(*src);
+            else if (block.kind == kF)
+                for_each(block, src, [&](int64_t, int64_t j, T v) { f[j] += v; });
+            else
+                return false;
+        }
+        if (!(abs(d) >= T(kDoubtful) * size)) return false;
+        int32_t* places = places_.data();
+        for (int32_t x = 0, last = -1; x < shape.num_runs; ++x) {
+            const int32_t* run = shape.runs + 3 * x;
+            if (run[1] <= last) return false;
+            for (int32_t i = 0; i < run[2]; ++i) places[run[0] + i] = run[1] + i;
+            last = run[1] + run[2] - 1;
+        }
+        for (int64_t i = 0; i < shape.b; ++i) {
+            const T scaled = d * f[i];
+            T* row = matrix() + places[i] * ld_;
+            for (int64_t j = i; j < shape.b; ++j) row[places[j]] += scaled * f[j];
+            bound()[places[i]] += abs(scaled * f[i]);
+        }
+        ++added_;
+        return true;
+    }
+
+    void end() { front_ = -1; }
+    void begin_again() { front_ = -1, seen_ = 0; }
+
+private:
+    static constexpr int32_t kMany = 8;
+
+    int32_t front_ = -1, seen_ = 0, added_ = 0;
+    int64_t n_ = 0, ld_ = 0;
+    Buffer<T> numbers_;
+    Buffer<int32_t> places_;
+};
+
+}  // namespace GNEWT_ISA
+}  // namespace gnewt::engine
