@@ -79,8 +79,10 @@ public:
         }
         for (int64_t i = 0; i < shape.b; ++i) {
             const T scaled = d * f[i];
-            T* row = matrix() + places[i] * ld_;
-            for (int64_t j = i; j < shape.b; ++j) row[places[j]] += scaled * f[j];
+            T* __restrict row = matrix() + places[i] * ld_;
+            const T* __restrict other = f;
+#pragma GCC unroll 4
+            for (int64_t j = i; j < shape.b; ++j) row[places[j]] += scaled * other[j];
             bound()[places[i]] += abs(scaled * f[i]);
         }
         ++added_;

@@ -1,6 +1,7 @@
 // What is noise in a front that is eliminated carefully.
 #pragma once
 #include "blocks.hpp"
+#include "gemm.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
@@ -79,37 +80,49 @@ struct CarefulFront {
         return sum;
     }
 
-    // The same for the rows [from, to), by strips of columns; `x`: scratch_of_noise(n).
+    // The same for the rows [from, to), by strips of them, with four rows of L at a time; `x`: scratch_of_noise(n).
     void uncertainties(int64_t from, int64_t to, int64_t top, T* x, T* out) const {
-        constexpr int64_t w = kWidth<T>;
-        for (; from < to; from += w) {
-            const int64_t count = min(w, to - from);
-            Vec<T> sum{};
-            for (int64_t j = 0; j < count; ++j) sum[j] = added(from + j) + local[origin[from + j]];
-            for (int64_t k = top - 1; k >= 0; --k) {
-                const T* row = l + k * n;
-                Vec<T> here{}, parts[4] = {};
-                for (int64_t j = 0; j < count; ++j) here[j] = row[from + j];
-                int64_t i = k + 1;
-                for (; i + 4 <= top; i += 4)
+        constexpr int vectors = kTileVectors;
+        constexpr int64_t w = kWidth<T>, strip = vectors * w;
+        for (; from < to; from += strip) {
+            const int64_t count = min(strip, to - from);
+            const auto gather = [&](const T* row, Vec<T>* to_vectors, const auto& at) {
+                T numbers[strip] = {};
+                for (int64_t j = 0; j < count; ++j) numbers[j] = row[at(from + j)];
+                for (int v = 0; v < vectors; ++v) to_vectors[v] = load(numbers + v * w);
+            };
+            Vec<T> sum[vectors] = {};
+            const auto solve = [&](int64_t k, const auto rows) GNEWT_LAMBDA {
+                constexpr int m = int(decltype(rows)::value);
+                Vec<T> here[m][vectors];
+                const T* l_k = l + k * n;
+                for (int i = 0; i < m; ++i) gather(l_k + i * n, here[i], [](int64_t j) { return j; });
+                accumulate<T, m, vectors, true, true>(here, top - k - m, l_k + k + m, n, x + (k + m) * strip, strip);
 #pragma GCC unroll 4
-                    for (int64_t s = 0; s < 4; ++s) parts[s] += row[i + s] * load(x + (i + s) * w);
-                for (; i < top; ++i) here -= row[i] * load(x + i * w);
-                here -= (parts[0] + parts[1]) + (parts[2] + parts[3]);
-                store(x + k * w, here);
-                sum += local[origin[k]] * here * here;
-            }
+                for (int i = m - 1; i >= 0; --i)
+#pragma GCC unroll 8
+                    for (int v = 0; v < vectors; ++v) {
+#pragma GCC unroll 4
+                        for (int j = i + 1; j < m; ++j) here[i][v] -= l_k[i * n + k + j] * here[j][v];
+                        store(x + (k + i) * strip + v * w, here[i][v]);
+                        sum[v] += local[origin[k + i]] * here[i][v] * here[i][v];
+                    }
+            };
+            int64_t k = top;
+            for (; k % 4; --k) solve(k - 1, Length<1>{});
+            for (; k > 0; k -= 4) solve(k - 4, Length<4>{});
             for (int64_t i = 0; i < pairs; ++i) {
                 const T* row = f + i * ld;
-                Vec<T> closed{};
-                for (int64_t j = 0; j < count; ++j) closed[j] = row[origin[from + j]];
-                for (int64_t k = 0; k < top; ++k) closed -= row[origin[k]] * load(x + k * w);
-                sum += pair_bound[i] * closed * closed;
+                Vec<T> closed[vectors];
+                gather(row, closed, [&](int64_t j) { return origin[j]; });
+                for (k = 0; k < top; ++k)
+                    for (int v = 0; v < vectors; ++v) closed[v] -= row[origin[k]] * load(x + k * strip + v * w);
+                for (int v = 0; v < vectors; ++v) sum[v] += pair_bound[i] * closed[v] * closed[v];
             }
-            for (int64_t j = 0; j < count; ++j) out[from + j] = sum[j];
+            for (int64_t j = 0; j < count; ++j) out[from + j] = added(from + j) + local[origin[from + j]] + sum[j / w][j % w];
         }
     }
-    static int64_t scratch_of_noise(int64_t n) { return n * kWidth<T>; }
+    static int64_t scratch_of_noise(int64_t n) { return n * kTileVectors * kWidth<T>; }
 
     // No less than that, but for a chance of one in 10¹⁶, from the probes in row c, which is in w. It may be far more. Probes are random right-hand
     // sides with the noise as their variance: what the elimination leaves of them has the uncertainty as its variance. A sum of independent numbers of

@@ -21,11 +21,8 @@ public:
           stack_(course.stack), z_(course.z), waiting_(course.waiting) {}
 
     bool reserve() {
-        const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest], ld = padded<T>(n), ldp = padded<T>(p);
-        const int64_t size = p * (ldp + columns_ + 1 + 4 * ld) + (2 * n + columns_ + 3) * ld + n * columns_ + 128;
-        if (!work_.reserve(size) || !saved_.reserve((p + 1) * ldp)) return false;
-        std::memset(work_.data(), 0, size_t(size) * sizeof(T));  // columns that fill up vectors are computed with, too
-        return true;
+        const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest];
+        return work_.reserve(work_size(p, n)) && saved_.reserve((p + 1) * padded<T>(p));
     }
 
     // Eliminate fronts up to the first that is in doubt, which is left as it was. Whether there was none.
@@ -41,6 +38,7 @@ public:
             for (int32_t k = 1; k <= front.num_children; ++k)
                 if (waiting_[num_waiting_ - k].delayed) return false;
             bool good = true;
+            clear(front.shape);
             if (!as_stages(f, front.shape, [&](const auto& stage) { good = Chain<T>(course_).eliminate(stage, work_.data(), saved_.data()); })) {
                 ask_for_sources(f + 1, false);
                 good = eliminate(f, front);
@@ -58,6 +56,7 @@ public:
         record.previous();
         for (int32_t f = plan_.num_fronts() - 1; f >= 0;) {
             const Front front = plan_.front(f);
+            clear(front.shape);
             if (record.front == f) {
                 descend_record(front, record, call_.sources, z_.data(), columns_, local);
                 record.previous();
@@ -73,6 +72,18 @@ public:
     }
 
 private:
+    int64_t work_size(int64_t p, int64_t n) const {
+        const int64_t ld = padded<T>(n), ldp = padded<T>(p);
+        return p * (ldp + columns_ + 1 + 4 * ld) + (2 * n + columns_ + 3) * ld + n * columns_ + 128;
+    }
+    // Columns that fill up vectors are computed with, too: what a front uses of the work space must have been cleared once.
+    void clear(const Shape& shape) {
+        const int64_t size = work_size(shape.p, shape.q + shape.b);
+        if (size <= cleared_) return;
+        std::memset(work_.data() + cleared_, 0, size_t(size - cleared_) * sizeof(T));
+        cleared_ = size;
+    }
+
     static int64_t rows_of_l(const Shape& shape) { return int64_t(shape.q) * (shape.q + shape.b); }
 
     // Ask for the sources of a front that has pairs; `back`: of F alone.
@@ -338,6 +349,7 @@ private:
     Ahead<T> ahead_;
     int32_t asked_shape_ = -1, no_stage_ = -1;
     bool asked_back_ = false;
+    int64_t cleared_ = 0;
     Buffer<T> &stack_, &z_, work_, saved_;
     Buffer<Message>& waiting_;
 };
