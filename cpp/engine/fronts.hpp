@@ -131,7 +131,7 @@ private:
     void take_gathered(const Parts& at) {
         const int64_t n = at.n - at.late, ld = front_width<T>(n, columns_);
         const T* from = course_.gathering.matrix();
-        for (int64_t i = 0; at.r != from && i < n; ++i, from += ld) {
+        for (int64_t i = 0; at.late && i < n; ++i, from += ld) {
             T* to = at.r + (at.late + i) * at.ld;
             std::memcpy(to + at.late + i, from + i, size_t(n - i) * sizeof(T));
             std::memcpy(to + at.n, from + n, size_t(columns_) * sizeof(T));
@@ -234,10 +234,11 @@ private:
         const Shape& shape = front.shape;
         const int64_t n = at.n, m = at.m, late = at.late, p = shape.p;
         largest_ = max(largest_, n);
-        if (!numbers_.reserve(numbers_end_ + m * (n + 1), numbers_end_) ||
+        const bool planned = plan_.causal() && !late;  // the plan has room for the rows of L
+        if (!numbers_.reserve(numbers_end_ + (planned ? m : m * (n + 1)), numbers_end_) ||
             !index_.reserve(index_end_ + kRecordHeader + n + m + 1, index_end_) || !places_.reserve(2 * n + 1) || !flags_.reserve(n + 1) || !off_.reserve(m + 1))
             return kOutOfMemory;
-        T* l = numbers_.data() + numbers_end_;
+        T* l = planned ? course_.factor : numbers_.data() + numbers_end_;
         int32_t *record = index_.data() + index_end_, *ids = record + kRecordHeader;
         // The Schur complement takes the place of the children's, which are used up; so do the names of what is delayed.
         num_waiting_ -= num_children;
@@ -257,14 +258,14 @@ private:
         const int64_t taken = careful.eliminate();
         if (taken < 0) return kNonFinite;
         course_.lost = careful.lost();
-        // A front that took the pivots of the plan has its place in the factor, and needs no record.
-        bool plain = plan_.causal() && !late && taken == m;
+        // A front that took the pivots of the plan needs no record.
+        bool plain = planned && taken == m;
         for (int64_t i = 0; i < taken; ++i) plain = plain && off_[i] == 0 && whole.origin[i] == i;
-        if (plain) {
-            std::memcpy(course_.factor, l, size_t(taken * n) * sizeof(T));
-        } else {
-            std::memcpy(l + taken * n, off_.data(), size_t(taken) * sizeof(T));
-            numbers_end_ += taken * (n + 1);
+        if (!plain) {
+            if (!planned) numbers_end_ += taken * n;
+            std::memcpy(numbers_.data() + numbers_end_, off_.data(), size_t(taken) * sizeof(T));
+            numbers_end_ += taken;
+            record[4] = planned;
         }
         for (int64_t i = 0; i < taken; ++i)
             for (int64_t j = 0; j < columns_; ++j) z_[ids[i] * columns_ + j] = at.y[i * columns_ + j];

@@ -58,7 +58,7 @@ public:
             const Front front = plan_.front(f);
             clear(front.shape);
             if (record.front == f) {
-                descend_record(front, record, call_.sources, z_.data(), columns_, local);
+                descend_record(front, record, record.rows(factor - rows_of_l(front.shape)), call_.sources, z_.data(), columns_, local);
                 record.previous();
             } else if (as_stages(f, front.shape, [&](const auto& stage) { f = Chain<T>(course_).descend(stage, f, int32_t(record.front), factor, work_.data()); })) {
                 continue;
