@@ -71,18 +71,21 @@ public:
         }
         if (!(abs(d) >= T(kDoubtful) * size)) return false;
         int32_t* places = places_.data();
+        int64_t begin = 0, end = 0;  // the longest run
         for (int32_t x = 0, last = -1; x < shape.num_runs; ++x) {
             const int32_t* run = shape.runs + 3 * x;
             if (run[1] <= last) return false;
             for (int32_t i = 0; i < run[2]; ++i) places[run[0] + i] = run[1] + i;
             last = run[1] + run[2] - 1;
+            if (run[2] > end - begin) begin = run[0], end = begin + run[2];
         }
         for (int64_t i = 0; i < shape.b; ++i) {
             const T scaled = d * f[i];
-            T* __restrict row = matrix() + places[i] * ld_;
-            const T* __restrict other = f;
-#pragma GCC unroll 4
-            for (int64_t j = i; j < shape.b; ++j) row[places[j]] += scaled * other[j];
+            T* row = matrix() + places[i] * ld_;
+            const int64_t from = max(i, begin);
+            add_scattered(i, begin, scaled, f, places, row);
+            if (from < end) axpy(row + places[from], scaled, f + from, end - from);
+            add_scattered(max(i, end), shape.b, scaled, f, places, row);
             bound()[places[i]] += abs(scaled * f[i]);
         }
         ++added_;
@@ -93,6 +96,11 @@ public:
     void begin_again() { front_ = -1, seen_ = 0; }
 
 private:
+    static GNEWT_INLINE void add_scattered(int64_t from, int64_t to, T scale, const T* __restrict f, const int32_t* places, T* __restrict row) {
+#pragma GCC unroll 4
+        for (int64_t j = from; j < to; ++j) row[places[j]] += scale * f[j];
+    }
+
     static constexpr int32_t kMany = 8;
 
     int32_t front_ = -1, seen_ = 0, added_ = 0;

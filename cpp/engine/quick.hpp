@@ -56,11 +56,13 @@ public:
         record.previous();
         for (int32_t f = plan_.num_fronts() - 1; f >= 0;) {
             const Front front = plan_.front(f);
-            clear(front.shape);
             if (record.front == f) {
                 descend_record(front, record, record.rows(factor - rows_of_l(front.shape)), call_.sources, z_.data(), columns_, local);
                 record.previous();
-            } else if (as_stages(f, front.shape, [&](const auto& stage) { f = Chain<T>(course_).descend(stage, f, int32_t(record.front), factor, work_.data()); })) {
+            } else if (as_stages(f, front.shape, [&](const auto& stage) {
+                           clear(front.shape);
+                           f = Chain<T>(course_).descend(stage, f, int32_t(record.front), factor, work_.data());
+                       })) {
                 continue;
             } else {
                 ask_for_sources(f - 1, true);

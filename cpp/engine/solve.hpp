@@ -163,6 +163,7 @@ GNEWT_INLINE void scatter(const T* from, T* z, const int32_t* ids, int64_t n, in
 template <class T>
 inline void descend(const Front& front, const T* sources, const T* l, T* z, int64_t columns, T* local) {
     const int64_t p = front.shape.p, q = front.shape.q, n = q + front.shape.b;
+    if (q == 0 && !front.num_children) return;  // no one reads the pairs of a leaf
     T *x = local, *rest = local + p * columns;
     gather(rest, z, front.slots + p, n, columns);
     if (columns == 1)
@@ -171,7 +172,7 @@ inline void descend(const Front& front, const T* sources, const T* l, T* z, int6
         for (int64_t k = q - 1; k >= 0; --k)
             subtract_rows(rest + k * columns, l + k * n + k + 1, rest + (k + 1) * columns, n - k - 1, columns);
     scatter(rest, z, front.slots + p, q, columns);
-    if (!p) return;
+    if (!p || !front.num_children) return;
     substitute_pairs(front, sources, x, rest, columns);
     scatter(x, z, front.slots, p, columns);
 }
