@@ -13,9 +13,22 @@ struct Course {
 
     bool reserve() {
         const int64_t unknowns = plan.causal() ? plan.num_slots() : plan.num_unknowns();
-        if (!waiting.reserve(plan.num_fronts() + 1) || !z.reserve(unknowns * columns) || !stack.reserve(1)) return false;
+        if (!waiting.reserve(plan.num_fronts() + 1) || !z.reserve(unknowns * columns) || !stack.reserve(largest_stack())) return false;
         if (!plan.causal()) std::memset(z.data(), 0, size_t(unknowns * columns) * sizeof(T));
         return true;
+    }
+
+    // Numbers that wait at most where no pivot is delayed. Small messages are not worth the look: the stack grows as it needs to.
+    int64_t largest_stack() {
+        int64_t most = 1, count = 0;
+        for (int32_t f = 0; f < plan.num_fronts() && plan.data[kMaxRest] >= kWide; ++f) {
+            const Front front = plan.front(f);
+            count -= front.num_children;
+            if (!front.shape.b) continue;
+            waiting[count].end = (count ? waiting[count - 1].end : 0) + message_size<T>(front.shape.b, columns);
+            most = max(most, waiting[count++].end);
+        }
+        return most;
     }
 
     void begin_again() {

@@ -204,8 +204,11 @@ private:
             for (int64_t k = 0; k < n; ++k) bound[k] += abs(size[i * ld + k] * c[i * ld + k]);
         }
         multiply<T, kAdd, false>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
-        for (int64_t k = 0; k < n; ++k)
-            if (bound[k] == 0) flush_row(k, p, n, ld, size, w, c, r, at.rows);
+        for (int64_t k = 0, done = 0; k < n; ++k)
+            if (bound[k] == 0) {
+                flush_row(k, done, p, n, ld, size, w, c, r, at.rows);
+                done += done == k;  // while all rows are such rows, entries before the diagonal have been looked at
+            }
     }
 
     // Free plans: the -1 of the pairs, the shift, and the right-hand sides of the inputs.

@@ -83,6 +83,7 @@ public:
             const T scaled = d * f[i];
             T* row = matrix() + places[i] * ld_;
             const int64_t from = max(i, begin);
+            if (i + kAhead < shape.b) ask_for(matrix() + places[i + kAhead] * ld_ + places[begin], end - begin);
             add_scattered(i, begin, scaled, f, places, row);
             if (from < end) axpy(row + places[from], scaled, f + from, end - from);
             add_scattered(max(i, end), shape.b, scaled, f, places, row);
@@ -101,6 +102,11 @@ private:
         for (int64_t j = from; j < to; ++j) row[places[j]] += scale * f[j];
     }
 
+    static GNEWT_INLINE void ask_for(const T* from, int64_t n) {
+        for (int64_t j = 0; j < n; j += 64 / int64_t(sizeof(T))) __builtin_prefetch(from + j, 1);
+    }
+
+    static constexpr int64_t kAhead = 4;
     static constexpr int32_t kMany = 8;
 
     int32_t front_ = -1, seen_ = 0, added_ = 0;

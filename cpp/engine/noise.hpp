@@ -200,15 +200,16 @@ private:
     bool ready_ = false;
 };
 
-// The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries zero that are rounding.
+// The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries from the column `first` on zero that are rounding.
 template <class T>
-inline void flush_row(int64_t row, int64_t p, int64_t n, int64_t ld, const T* __restrict f, const T* __restrict w, const T* __restrict c, T* r, T* __restrict size) {
+inline void flush_row(int64_t row, int64_t first, int64_t p, int64_t n, int64_t ld, const T* __restrict f, const T* __restrict w, const T* __restrict c, T* r,
+                      T* __restrict size) {
     std::memset(size, 0, size_t(n) * sizeof(T));
     for (int64_t i = 0; i < p; ++i, f += ld, w += ld, c += ld) {
         const T x = abs(f[row]), y = abs(w[row]) + abs(c[row]);
-        for (int64_t j = 0; j < n; ++j) size[j] += x * (abs(w[j]) + abs(c[j])) + abs(f[j]) * y;
+        for (int64_t j = first; j < n; ++j) size[j] += x * (abs(w[j]) + abs(c[j])) + abs(f[j]) * y;
     }
-    for (int64_t j = 0; j < n; ++j) {
+    for (int64_t j = first; j < n; ++j) {
         T& entry = j < row ? r[j * ld + row] : r[row * ld + j];
         if (abs(entry) <= rounding(size[j])) entry = 0;
     }
