@@ -153,6 +153,7 @@ private:
         T *c = v + p * columns, *spread = c + p * ld;
         const int32_t num_children = front.num_children;
         const Messages<T> children{plan_, waiting_.data() + num_waiting_ - num_children, num_children, stack_.data(), columns};
+        if (n >= kWide && p == 0 && indefinite(front, children, size)) return false;
         int64_t beside = n;  // C has nothing in the columns before this one
         if (cross) {
             std::memset(c, 0, size_t(p * ld) * sizeof(T));
@@ -203,6 +204,27 @@ private:
             for (int64_t j = 0; j < columns; ++j) carried[i * columns + j] = rho[j * ld + q + i];
         waiting_[num_waiting_++] = {base, end, number};
         return true;
+    }
+
+    // Whether a diagonal entry of the rows to eliminate is not positive. A wide front of which that is so is as good as in doubt, and would be put together in vain.
+    bool indefinite(const Front& front, const Messages<T>& children, T* diagonal) const {
+        const Shape& shape = front.shape;
+        for (int64_t i = 0; i < shape.q + shape.b; ++i) diagonal[i] = call_.shift;
+        const int32_t* at = front.sources + shape.num_blocks;
+        for (int32_t k = 0; k < shape.num_diag; ++k) diagonal[shape.diag[k]] += call_.sources[at[k]];
+        children.add_diagonals(diagonal);
+        for (int64_t i = 0; i < shape.q; ++i)
+            if (!(diagonal[i] > 0)) return true;
+        return false;
+    }
+    // The same where there are pairs, given W = PP·F + C.
+    static bool indefinite(int64_t p, int64_t q, const T* f, const T* w, const T* c, bool cross, int64_t ld, const T* h) {
+        for (int64_t j = 0; j < q; ++j) {
+            T sum = h[j * (ld + 1)];
+            for (int64_t i = 0; i < p; ++i) sum += f[i * ld + j] * (w[i * ld + j] + (cross ? c[i * ld + j] : T(0)));
+            if (!(sum > 0)) return true;
+        }
+        return false;
     }
 
     // Load all sources of a front; return the first block that goes to R. `apart`: the first num_set blocks of R are written, not added.
@@ -269,6 +291,7 @@ private:
         if (!definite && bare(p, pp, ldp)) return false;
         multiply<T, kSet, false>(p, 0, p, kWhole, n, pp, ldp, f, ld, w, ld, w, ld);
         for (int64_t i = 0; cross && i < p; ++i) axpy(w + i * ld + beside, T(1), c + i * ld + beside, n - beside);
+        if (n >= kWide && indefinite(p, q, f, w, c, cross, ld, h)) return false;
         int64_t j = 0;
         if (definite) {
             for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) add_sizes<4, false>(p, weight, spread + j, w + j, ld, size + j);
