@@ -72,7 +72,7 @@ private:
         int64_t late = 0;
         for (int32_t k = 0; k < num_children; ++k) late += first[k].delayed;
         const int64_t p = shape.p, q = shape.q, b = shape.b, m = late + q, n = m + b;
-        const bool ready = gathered && !late;  // R is where it was gathered
+        const bool ready = gathered && !late && !p;  // R is where it was gathered
         if (!reserve(p, n, ready ? 0 : n)) return kOutOfMemory;
         Parts at;
         at.late = late, at.m = m, at.n = n, at.ld = front_width<T>(n, columns_), at.ldp = padded<T>(p + columns_);
@@ -104,12 +104,12 @@ private:
             at.r = course_.gathering.matrix();
         else
             std::memset(at.r, 0, size_t(n * at.ld) * sizeof(T));
-        if (gathered) take_gathered(at);
         int32_t first_rest = 0;
         if (p) {
             first_rest = load_pairs(front, at);
             substitute(cross, shape.flags & kNested, p, at);
         }
+        if (gathered) take_gathered(at);
         T *r = at.r + late * (at.ld + 1), *bound = at.bound + late;
         for (int32_t k = first_rest; k < shape.num_blocks; ++k) {
             place<T, true>(shape.blocks[k], sources + front.sources[k], r, at.ld);
@@ -130,13 +130,15 @@ private:
     // R, if it is not there, and its bounds from where they were gathered: behind what is late.
     void take_gathered(const Parts& at) {
         const int64_t n = at.n - at.late, ld = front_width<T>(n, columns_);
-        const T* from = course_.gathering.matrix();
-        for (int64_t i = 0; at.late && i < n; ++i, from += ld) {
+        const T *from = course_.gathering.matrix(), *bound = course_.gathering.bound();
+        const bool ready = at.r == from;
+        for (int64_t i = 0; i < n; ++i, from += ld) {
+            at.bound[at.late + i] += bound[i];
+            if (ready) continue;
             T* to = at.r + (at.late + i) * at.ld;
-            std::memcpy(to + at.late + i, from + i, size_t(n - i) * sizeof(T));
-            std::memcpy(to + at.n, from + n, size_t(columns_) * sizeof(T));
+            axpy(to + at.late + i, T(1), from + i, n - i);
+            axpy(to + at.n, T(1), from + n, columns_);
         }
-        std::memcpy(at.bound + at.late, course_.gathering.bound(), size_t(n) * sizeof(T));
         course_.gathering.end();
     }
 

@@ -31,24 +31,27 @@ public:
         const Front front = plan.front(seen_ - 1);
         const int64_t n = front.shape.q + front.shape.b;
         // All leaves are its children where it has as many.
-        if (front.shape.p || n < kWide || front.num_children < leaves || size < double(n) * double(n)) return true;
+        if (n < kWide || front.num_children < leaves || size < double(n) * double(n)) return true;
         ld_ = front_width<T>(n, columns);
         if (!numbers_.reserve((n + 1) * ld_) || !places_.reserve(n)) return false;
         std::memset(numbers_.data(), 0, size_t((n + 1) * ld_) * sizeof(T));
-        front_ = seen_ - 1, n_ = n, added_ = 0;
+        front_ = seen_ - 1, p_ = front.shape.p, n_ = n, added_ = 0;
         return true;
     }
 
     bool ahead_of(int32_t front) const { return front_ > front; }
     bool is(int32_t front) const { return front_ == front; }
     int32_t added() const { return added_; }  // children that are in it
-    T* matrix() { return numbers_.data(); }   // [n, ld], upper, right-hand sides in the columns n..
+    T* matrix() { return numbers_.data(); }   // [n, ld], upper, without the pairs; right-hand sides in the columns n..
     T* bound() { return numbers_.data() + n_ * ld_; }
 
     // Add a message, which is used up. False where it has to wait.
     bool add(const PlanView& plan, const Message& message, const T* stack, int64_t columns) {
-        if (message.delayed) return false;
-        Children<T>{plan, &message, 1, stack, columns, 0}.add_to_rest(0, n_, matrix(), ld_, bound());
+        const Shape shape = plan.front(message.front).shape;
+        bool waits = message.delayed;
+        for (int32_t x = 0; x < shape.num_runs; ++x) waits |= shape.runs[3 * x + 1] < p_;  // pairs are substituted later
+        if (waits) return false;
+        Children<T>{plan, &message, 1, stack, columns, 0}.add_to_rest(p_, n_, matrix(), ld_, bound());
         ++added_;
         return true;
     }
@@ -72,10 +75,10 @@ public:
         if (!(abs(d) >= T(kDoubtful) * size)) return false;
         int32_t* places = places_.data();
         int64_t begin = 0, end = 0;  // the longest run
-        for (int32_t x = 0, last = -1; x < shape.num_runs; ++x) {
+        for (int32_t x = 0, last = p_ - 1; x < shape.num_runs; ++x) {
             const int32_t* run = shape.runs + 3 * x;
             if (run[1] <= last) return false;
-            for (int32_t i = 0; i < run[2]; ++i) places[run[0] + i] = run[1] + i;
+            for (int32_t i = 0; i < run[2]; ++i) places[run[0] + i] = run[1] - p_ + i;
             last = run[1] + run[2] - 1;
             if (run[2] > end - begin) begin = run[0], end = begin + run[2];
         }
@@ -107,9 +110,9 @@ private:
     }
 
     static constexpr int64_t kAhead = 4;
-    static constexpr int32_t kMany = 8;
+    static constexpr int32_t kMany = 4;
 
-    int32_t front_ = -1, seen_ = 0, added_ = 0;
+    int32_t front_ = -1, seen_ = 0, added_ = 0, p_ = 0;
     int64_t n_ = 0, ld_ = 0;
     Buffer<T> numbers_;
     Buffer<int32_t> places_;
