@@ -123,10 +123,7 @@ private:
     void update_rows(int64_t from) {
         const int64_t k = top_ - first_;
         const T *l = f_.l + first_ * f_.n, *u = f_.r + first_ * f_.ld;
-        if (k && pays_to_pack<T>(f_.n - from))
-            subtract_packed(k, from, f_.n, used_, l, f_.n, u, f_.ld, f_.r, f_.ld, x_);
-        else if (k)
-            multiply<T, kSubtract, false>(k, from, f_.n, kUpper, used_, l, f_.n, u, f_.ld, f_.r, f_.ld, f_.r, f_.ld);
+        multiply_upper<T, kSubtract>(k, from, f_.n, used_, l, f_.n, u, f_.ld, f_.r, f_.ld, x_);
         for (int64_t c = top_; c < f_.n && top_ > first_; ++c)
             if (bare(c))
                 for (int64_t i = top_; i < f_.n; ++i) flush(i < c ? f_.r[i * f_.ld + c] : f_.r[c * f_.ld + i], c, i);

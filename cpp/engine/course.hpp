@@ -42,9 +42,9 @@ struct Course {
 
     // Add the message of front f, a leaf, to the front that is being gathered, if there is one.
     void gather(int32_t f) {
-        if (!gathering.ahead_of(f)) return;
+        if (!gathering.ahead_of(f) || !num_waiting) return;
         const Message& message = waiting[num_waiting - 1];
-        if (gathering.add(plan, message, stack.data(), columns)) --num_waiting;
+        if (message.front == f && gathering.add(plan, message, stack.data(), columns)) --num_waiting;
     }
 
     const Call<T>& call;

@@ -190,7 +190,7 @@ private:
             for (int64_t i = 0; i < p; ++i) axpy(w + i * ld, T(1), c + i * ld, n);
         for (int64_t i = 0; i < p; ++i)
             for (int64_t j = 0; j < columns; ++j) w[i * ld + n + j] = pp[i * ldp + p + j];
-        multiply<T, kSet, false>(p, 0, n, true, end, f, ld, w, ld, r, ld, r, ld);
+        multiply_upper<T, kAdd>(p, 0, n, end, f, ld, w, ld, r, ld, at.panel);
         const T* size = nested ? w + p * ld : f;
         for (int64_t i = 0; i < p; ++i) {
             const T weight = abs(pp[i * ldp + i]), noise = at.pair_bound[i];
@@ -205,12 +205,8 @@ private:
             for (int64_t k = 0; k < columns; ++k) f[i * ld + n + k] = 0;
             for (int64_t k = 0; k < n; ++k) bound[k] += abs(size[i * ld + k] * c[i * ld + k]);
         }
-        multiply<T, kAdd, false>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
-        for (int64_t k = 0, done = 0; k < n; ++k)
-            if (bound[k] == 0) {
-                flush_row(k, done, p, n, ld, size, w, c, r, at.rows);
-                done += done == k;  // while all rows are such rows, entries before the diagonal have been looked at
-            }
+        multiply_upper<T, kAdd>(p, 0, n, end, c, ld, f, ld, r, ld, at.panel);
+        Substituted<T>{p, n, ld, size, w, c, r}.flush(bound, at.panel);
     }
 
     // Free plans: the -1 of the pairs, the shift, and the right-hand sides of the inputs.

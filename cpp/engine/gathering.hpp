@@ -96,6 +96,22 @@ public:
         return true;
     }
 
+    // Whether a leaf may add its Schur complement to `block_of` it: where its unknowns stand side by side.
+    bool is_open_to(int32_t number, const Front& leaf) const {
+        const Shape& shape = leaf.shape;
+        return ahead_of(number) && !shape.q && shape.num_runs == 1 && shape.runs[1] >= p_ && shape.blocks[shape.num_blocks - 1].kind != kR;
+    }
+    T* block_of(const Shape& shape) { return matrix() + (shape.runs[1] - p_) * (ld_ + 1); }
+    int64_t width() const { return ld_; }
+
+    // What such a leaf summed into the diagonal, of which `before` is how it was: `size`, but no less than what it changed.
+    void add_sizes(const Shape& shape, const T* size, const T* before) {
+        const T* block = block_of(shape);
+        T* to = bound() + shape.runs[1] - p_;
+        for (int64_t i = 0; i < shape.b; ++i) to[i] += max(size[i], abs(block[i * (ld_ + 1)] - before[i]));
+        ++added_;
+    }
+
     void end() { front_ = -1; }
     void begin_again() { front_ = -1, seen_ = 0; }
 

@@ -200,20 +200,51 @@ private:
     bool ready_ = false;
 };
 
-// The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries from the column `first` on zero that are rounding.
+// R = Fᵀ(W + C) + CᵀW' as pairs brought it to a front: in which of its entries there is nothing but rounding.
 template <class T>
-inline void flush_row(int64_t row, int64_t first, int64_t p, int64_t n, int64_t ld, const T* __restrict f, const T* __restrict w, const T* __restrict c, T* r,
-                      T* __restrict size) {
-    std::memset(size, 0, size_t(n) * sizeof(T));
-    for (int64_t i = 0; i < p; ++i, f += ld, w += ld, c += ld) {
-        const T x = abs(f[row]), y = abs(w[row]) + abs(c[row]);
-        for (int64_t j = first; j < n; ++j) size[j] += x * (abs(w[j]) + abs(c[j])) + abs(f[j]) * y;
+struct Substituted {
+    int64_t p, n, ld;
+    const T *f, *w, *c;  // [p, ld]
+    T* r;                // [n, ld], upper
+
+    // The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries of such rows zero that are rounding.
+    // `scratch`: [2, ld].
+    void flush(const T* bound, T* scratch) const {
+        T *size = scratch, *most = scratch + ld;
+        std::memset(most, 0, size_t(n) * sizeof(T));
+        for (int64_t i = 0; i < p; ++i) {  // no less than the sizes of any entry in a row
+            T in_f = 0, in_w = 0;
+            for (int64_t j = 0; j < n; ++j) in_f = max(in_f, abs(f[i * ld + j])), in_w = max(in_w, beside(i, j));
+            for (int64_t j = 0; j < n; ++j) most[j] += abs(f[i * ld + j]) * in_w + in_f * beside(i, j);
+        }
+        for (int64_t row = 0, first = 0; row < n; ++row) {
+            if (bound[row] != 0) continue;
+            if (any_below(row, first, rounding(most[row]))) flush_row(row, first, size);
+            first += first == row;  // while all rows are such rows, entries before the diagonal have been looked at
+        }
     }
-    for (int64_t j = first; j < n; ++j) {
-        T& entry = j < row ? r[j * ld + row] : r[row * ld + j];
-        if (abs(entry) <= rounding(size[j])) entry = 0;
+
+private:
+    T beside(int64_t i, int64_t j) const { return abs(w[i * ld + j]) + abs(c[i * ld + j]); }
+    T& entry(int64_t row, int64_t j) const { return j < row ? r[j * ld + row] : r[row * ld + j]; }
+
+    bool any_below(int64_t row, int64_t first, T limit) const {
+        bool any = false;
+        for (int64_t j = first; j < row; ++j) any |= r[j * ld + row] != 0 && abs(r[j * ld + row]) <= limit;
+        for (int64_t j = row; j < n; ++j) any |= (r[row * ld + j] != 0) & (abs(r[row * ld + j]) <= limit);
+        return any;
     }
-}
+
+    void flush_row(int64_t row, int64_t first, T* __restrict size) const {
+        std::memset(size, 0, size_t(n) * sizeof(T));
+        for (int64_t i = 0; i < p; ++i) {
+            const T x = abs(f[i * ld + row]), y = beside(i, row);
+            for (int64_t j = first; j < n; ++j) size[j] += x * beside(i, j) + abs(f[i * ld + j]) * y;
+        }
+        for (int64_t j = first; j < n; ++j)
+            if (abs(entry(row, j)) <= rounding(size[j])) entry(row, j) = 0;
+    }
+};
 
 }  // namespace GNEWT_ISA
 }  // namespace gnewt::engine

@@ -1,4 +1,4 @@
-// C -= AᵀB on the upper triangle of a matrix that does not fit into the cache: A and B are copied into the order in which tiles read them.
+// C (+=, -=) AᵀB on the upper triangle of a matrix that does not fit into the cache: A and B are copied into the order in which tiles read them.
 #pragma once
 #include "gemm.hpp"
 
@@ -22,10 +22,10 @@ inline int64_t packed_size(int64_t cols) {
     return kPackedRows * (cols + kStrip<T> + kPackedBlock);
 }
 
-// C[i, j] -= Σ_l A[l, i] B[l, j] for i in [first, last), j in [i, cols), with k <= kPackedRows. Columns are rounded up to whole vectors, and a little
+// C[i, j] (+, -)= Σ_l A[l, i] B[l, j] for i in [first, last), j in [i, cols), with k <= kPackedRows. Columns are rounded up to whole vectors, and a little
 // of the other triangle is written too. `scratch`: packed_size(cols).
-template <class T>
-__attribute__((noinline)) inline void subtract_packed(int64_t k, int64_t first, int64_t last, int64_t cols, const T* a, int64_t lda, const T* b, int64_t ldb,
+template <class T, int UPDATE>
+__attribute__((noinline)) inline void multiply_packed(int64_t k, int64_t first, int64_t last, int64_t cols, const T* a, int64_t lda, const T* b, int64_t ldb,
                                                       T* c, int64_t ldc, T* scratch) {
     constexpr int64_t w = kWidth<T>, wide = kStrip<T>, size = kTileRows;
     const int64_t end = padded<T>(cols), begin = floor_to_vector<T>(first), strips = (end - begin) / wide, behind = begin + strips * wide;
@@ -44,13 +44,24 @@ __attribute__((noinline)) inline void subtract_packed(int64_t k, int64_t first, 
             const int64_t j = begin + s * wide;
             for (int64_t i = top; i < min(whole, j + wide); i += size) {
                 T* to = c + i * ldc + j;
-                tile<T, size, kTileVectors, kSubtract>(k, left + (i - top) * k, size, right + s * k * wide, wide, to, ldc, to, ldc);
+                tile<T, size, kTileVectors, UPDATE>(k, left + (i - top) * k, size, right + s * k * wide, wide, to, ldc, to, ldc);
             }
         }
         // Rows and columns that fill no tile.
-        if (whole < bottom) multiply_call<T, kSubtract>(k, whole, bottom, kUpper, behind, a, lda, b, ldb, c, ldc, c, ldc);
-        if (behind < end) multiply_call<T, kSubtract>(k, top, bottom, kWhole, end - behind, a, lda, b + behind, ldb, c + behind, ldc, c + behind, ldc);
+        if (whole < bottom) multiply_call<T, UPDATE>(k, whole, bottom, kUpper, behind, a, lda, b, ldb, c, ldc, c, ldc);
+        if (behind < end) multiply_call<T, UPDATE>(k, top, bottom, kWhole, end - behind, a, lda, b + behind, ldb, c + behind, ldc, c + behind, ldc);
     }
+}
+
+// The same for any k, packed or not.
+template <class T, int UPDATE>
+inline void multiply_upper(int64_t k, int64_t first, int64_t last, int64_t cols, const T* a, int64_t lda, const T* b, int64_t ldb, T* c, int64_t ldc, T* scratch) {
+    if (!pays_to_pack<T>(last - first)) {
+        if (k) multiply<T, UPDATE, false>(k, first, last, kUpper, cols, a, lda, b, ldb, c, ldc, c, ldc);
+        return;
+    }
+    for (int64_t l = 0; l < k; l += kPackedRows)
+        multiply_packed<T, UPDATE>(min(kPackedRows, k - l), first, last, cols, a + l * lda, lda, b + l * ldb, ldb, c, ldc, scratch);
 }
 
 }  // namespace GNEWT_ISA

@@ -7,6 +7,7 @@
 #include "chain.hpp"
 #include "course.hpp"
 #include "ldl.hpp"
+#include "packed.hpp"
 #include "prefetch.hpp"
 #include "solve.hpp"
 
@@ -22,7 +23,7 @@ public:
 
     bool reserve() {
         const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest];
-        return work_.reserve(work_size(p, n)) && saved_.reserve((p + 1) * padded<T>(p));
+        return work_.reserve(work_size(p, n)) && saved_.reserve((p + 1) * padded<T>(p)) && (n < kWide || packed_.reserve(packed_size<T>(padded<T>(n))));
     }
 
     // Eliminate fronts up to the first that is in doubt, which is left as it was. Whether there was none.
@@ -169,10 +170,17 @@ private:
             std::memset(weight, 0, size_t(ldp + p * (ldp + columns)) * sizeof(T));
             children.add_to_pairs(p, pp, ldp, v, c, ld, weight);
         }
+        // A leaf may add its Schur complement straight to the front that is gathered.
+        const bool straight = course_.gathering.is_open_to(number, front);
+        const int64_t ldr = straight ? course_.gathering.width() : ld;
+        if (straight) {
+            r = course_.gathering.block_of(shape);
+            for (int64_t i = 0; i < b; ++i) y[i] = r[i * (ldr + 1)];
+        }
         // Where the sources of R fill its first q rows and no others, they wait beside it.
         const bool apart = p && in_place && shape.num_set;
         T* rest = apart ? h : r;
-        if (!apart) std::memset(r, 0, size_t(n * ld) * sizeof(T));
+        if (!apart && !straight) std::memset(r, 0, size_t(n * ld) * sizeof(T));
         std::memset(size, 0, size_t(ld) * sizeof(T));
         std::memset(rho, 0, size_t(columns * ld) * sizeof(T));
         const int32_t first = load_sources(front, apart, p, pp, ldp, weight, f, c, rest, ld, size);
@@ -184,7 +192,11 @@ private:
             for (int64_t j = 0; j < columns; ++j) rho[j * ld + i] += given[j];
         }
         if (nested) unfold(front, first, p, n, f, spread, ld);
-        if (p && !substitute(cross, p, q, n, columns, pp, weight, v, f, nested ? spread : f, w, c, beside, ld, rest, r, rho, size)) return false;
+        if (p && !substitute(cross, p, q, n, columns, pp, weight, v, f, nested ? spread : f, w, c, beside, ld, rest, r, ldr, rho, size)) return false;
+        if (straight) {
+            course_.gathering.add_sizes(shape, size, y);
+            return true;
+        }
 
         // The Schur complement takes the place of the children's, which are used up.
         num_waiting_ -= num_children;
@@ -277,7 +289,7 @@ private:
 
     // R += Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along; and what this adds to the diagonal at most.
     GNEWT_INLINE bool substitute(bool cross, int64_t p, int64_t q, int64_t n, int64_t columns, T* pp, T* weight, const T* v, T* f, const T* spread,
-                                 T* w, T* c, int64_t beside, int64_t ld, const T* h, T* r, T* rho, T* size) {
+                                 T* w, T* c, int64_t beside, int64_t ld, const T* h, T* r, int64_t ldr, T* rho, T* size) {
         const int64_t ldp = padded<T>(p);
         bool definite = true, all = true;
         for (int64_t i = 0; i < p; ++i) {
@@ -305,12 +317,12 @@ private:
             multiply<T, kAdd, false>(p, 0, q, kUpper, n, f, ld, w, ld, h, ld, r, ld);
             multiply<T, kSet, false>(p, q, n, kUpper, n, f, ld, w, ld, r, ld, r, ld);
         } else {
-            multiply<T, kAdd, false>(p, 0, n, kUpper, n, f, ld, w, ld, r, ld, r, ld);
+            multiply_upper<T, kAdd>(p, 0, n, n, f, ld, w, ld, r, ldr, packed_.data());
         }
         if (!cross) return true;
         for (int64_t i = 0; i < p; ++i)
             for (int64_t k = beside; k < n; ++k) size[k] += abs(spread[i * ld + k] * c[i * ld + k]);
-        multiply<T, kAdd, false>(p, beside, n, kUpper, n, c, ld, f, ld, r, ld, r, ld);
+        multiply_upper<T, kAdd>(p, beside, n, n, c, ld, f, ld, r, ldr, packed_.data());
         return true;
     }
 
@@ -375,7 +387,7 @@ private:
     int32_t asked_shape_ = -1, no_stage_ = -1;
     bool asked_back_ = false;
     int64_t cleared_ = 0;
-    Buffer<T> &stack_, &z_, work_, saved_;
+    Buffer<T> &stack_, &z_, work_, saved_, packed_;
     Buffer<Message>& waiting_;
 };
 
