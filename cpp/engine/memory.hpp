@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include "call.hpp"
 
@@ -39,7 +42,16 @@ public:
 private:
     static constexpr int64_t kLimit = int64_t(1) << 36;  // 64 GiB: delayed pivots without end stop here
 
-    static void* aligned(size_t bytes) { return std::aligned_alloc(64, (bytes + 63) / 64 * 64); }
+    static void* aligned(size_t bytes) {
+        constexpr size_t huge = size_t(1) << 21;
+        if (bytes < 2 * huge) return std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+        bytes = (bytes + huge - 1) / huge * huge;
+        void* memory = std::aligned_alloc(huge, bytes);
+#ifdef MADV_HUGEPAGE
+        if (memory) madvise(memory, bytes, MADV_HUGEPAGE);  // a page fault for every 4 KiB would take as long as the arithmetic
+#endif
+        return memory;
+    }
 
     T* data_ = nullptr;
     int64_t capacity_ = 0;

@@ -23,7 +23,7 @@ public:
 
     bool reserve() {
         const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest];
-        return work_.reserve(work_size(p, n)) && saved_.reserve((p + 1) * padded<T>(p)) && (n < kWide || packed_.reserve(packed_size<T>(padded<T>(n))));
+        return work_.reserve(work_size(p, n, 2 * n)) && saved_.reserve((p + 1) * padded<T>(p)) && (n < kWide || packed_.reserve(packed_size<T>(padded<T>(n))));
     }
 
     // Eliminate fronts up to the first that is in doubt, which is left as it was. Whether there was none.
@@ -39,8 +39,10 @@ public:
             for (int32_t k = 1; k <= front.num_children; ++k)
                 if (waiting_[num_waiting_ - k].delayed) return false;
             bool good = true;
-            clear(front.shape);
-            if (!as_stages(f, front.shape, [&](const auto& stage) { good = Chain<T>(course_).eliminate(stage, work_.data(), saved_.data()); })) {
+            if (!as_stages(f, front.shape, [&](const auto& stage) {
+                    clear(front.shape, false);
+                    good = Chain<T>(course_).eliminate(stage, work_.data(), saved_.data());
+                })) {
                 ask_for_sources(f + 1, false);
                 good = eliminate(f, front);
                 if (good) course_.gather(f), ++f, course_.factor += rows_of_l(front.shape);
@@ -61,7 +63,7 @@ public:
                 descend_record(front, record, record.rows(factor - rows_of_l(front.shape)), call_.sources, z_.data(), columns_, local);
                 record.previous();
             } else if (as_stages(f, front.shape, [&](const auto& stage) {
-                           clear(front.shape);
+                           clear(front.shape, false);
                            f = Chain<T>(course_).descend(stage, f, int32_t(record.front), factor, work_.data());
                        })) {
                 continue;
@@ -75,13 +77,14 @@ public:
     }
 
 private:
-    int64_t work_size(int64_t p, int64_t n) const {
+    // Numbers for a front of p pairs and n other unknowns, with so many rows of R and beside it.
+    int64_t work_size(int64_t p, int64_t n, int64_t rows) const {
         const int64_t ld = padded<T>(n), ldp = padded<T>(p);
-        return p * (ldp + columns_ + 1 + 4 * ld) + (2 * n + columns_ + 3) * ld + n * columns_ + 128;
+        return p * (ldp + columns_ + 1 + 4 * ld) + (rows + columns_ + 3) * ld + n * columns_ + 128;
     }
     // Columns that fill up vectors are computed with, too: what a front uses of the work space must have been cleared once.
-    void clear(const Shape& shape) {
-        const int64_t size = work_size(shape.p, shape.q + shape.b);
+    void clear(const Shape& shape, bool straight) {
+        const int64_t n = shape.q + shape.b, size = work_size(shape.p, n, straight ? 0 : shape.q + n);
         if (size <= cleared_) return;
         std::memset(work_.data() + cleared_, 0, size_t(size - cleared_) * sizeof(T));
         cleared_ = size;
@@ -149,7 +152,11 @@ private:
         const int64_t p = shape.p, q = shape.q, b = shape.b, n = q + b, columns = columns_;
         const int64_t ld = padded<T>(n), ldp = padded<T>(p), ldb = padded<T>(b);
         const bool cross = shape.flags & kCross, nested = shape.flags & kNested, in_place = shape.flags & kChildIsPairs;
-        T *f = work_.data(), *w = f + p * ld, *h = w + p * ld, *r = h + q * ld, *rho = r + n * ld + kWidth<T>;
+        // A leaf may add its Schur complement straight to the front that is gathered.
+        const bool straight = course_.gathering.is_open_to(number, front);
+        const int64_t ldr = straight ? course_.gathering.width() : ld;
+        clear(shape, straight);
+        T *f = work_.data(), *w = f + p * ld, *h = w + p * ld, *r = h + q * ld, *rho = (straight ? h : r + n * ld) + kWidth<T>;
         T *size = rho + columns * ld, *y = size + ld, *weight = y + n * columns, *pp = weight + ldp, *v = pp + p * ldp;
         T *c = v + p * columns, *spread = c + p * ld;
         const int32_t num_children = front.num_children;
@@ -170,9 +177,6 @@ private:
             std::memset(weight, 0, size_t(ldp + p * (ldp + columns)) * sizeof(T));
             children.add_to_pairs(p, pp, ldp, v, c, ld, weight);
         }
-        // A leaf may add its Schur complement straight to the front that is gathered.
-        const bool straight = course_.gathering.is_open_to(number, front);
-        const int64_t ldr = straight ? course_.gathering.width() : ld;
         if (straight) {
             r = course_.gathering.block_of(shape);
             for (int64_t i = 0; i < b; ++i) y[i] = r[i * (ldr + 1)];
