@@ -99,7 +99,8 @@ public:
     // Whether a leaf may add its Schur complement to `block_of` it: where its unknowns stand side by side.
     bool is_open_to(int32_t number, const Front& leaf) const {
         const Shape& shape = leaf.shape;
-        return ahead_of(number) && !shape.q && shape.num_runs == 1 && shape.runs[1] >= p_ && shape.blocks[shape.num_blocks - 1].kind != kR;
+        const bool sources = shape.num_blocks && shape.blocks[shape.num_blocks - 1].kind == kR;  // of R itself
+        return ahead_of(number) && !shape.q && shape.num_runs == 1 && shape.runs[1] >= p_ && !sources;
     }
     T* block_of(const Shape& shape) { return matrix() + (shape.runs[1] - p_) * (ld_ + 1); }
     int64_t width() const { return ld_; }

@@ -200,7 +200,7 @@ private:
     bool ready_ = false;
 };
 
-// R = Fᵀ(W + C) + CᵀW' as pairs brought it to a front: in which of its entries there is nothing but rounding.
+// What pairs brought to a front, R = FᵀW + CᵀF with W = PP·F + C: in some of its entries there is nothing but rounding.
 template <class T>
 struct Substituted {
     int64_t p, n, ld;

@@ -48,7 +48,7 @@ __attribute__((noinline)) inline void multiply_packed(int64_t k, int64_t first, 
             }
         }
         // Rows and columns that fill no tile.
-        if (whole < bottom) multiply_call<T, UPDATE>(k, whole, bottom, kUpper, behind, a, lda, b, ldb, c, ldc, c, ldc);
+        if (whole < bottom && whole < behind) multiply_call<T, UPDATE>(k, whole, bottom, kUpper, behind, a, lda, b, ldb, c, ldc, c, ldc);
         if (behind < end) multiply_call<T, UPDATE>(k, top, bottom, kWhole, end - behind, a, lda, b + behind, ldb, c + behind, ldc, c + behind, ldc);
     }
 }

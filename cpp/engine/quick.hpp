@@ -7,6 +7,7 @@
 #include "chain.hpp"
 #include "course.hpp"
 #include "ldl.hpp"
+#include "load.hpp"
 #include "packed.hpp"
 #include "prefetch.hpp"
 #include "solve.hpp"
@@ -161,7 +162,7 @@ private:
         T *c = v + p * columns, *spread = c + p * ld;
         const int32_t num_children = front.num_children;
         const Messages<T> children{plan_, waiting_.data() + num_waiting_ - num_children, num_children, stack_.data(), columns};
-        if (n >= kWide && p == 0 && indefinite(front, children, size)) return false;
+        if (n >= kWide && p == 0 && indefinite(call_, front, children, size)) return false;
         int64_t beside = n;  // C has nothing in the columns before this one
         if (cross) {
             std::memset(c, 0, size_t(p * ld) * sizeof(T));
@@ -187,7 +188,7 @@ private:
         if (!apart && !straight) std::memset(r, 0, size_t(n * ld) * sizeof(T));
         std::memset(size, 0, size_t(ld) * sizeof(T));
         std::memset(rho, 0, size_t(columns * ld) * sizeof(T));
-        const int32_t first = load_sources(front, apart, p, pp, ldp, weight, f, c, rest, ld, size);
+        const int32_t first = load_sources(call_, front, apart, p, pp, ldp, weight, f, c, rest, ld, size);
         if (!in_place && num_children) children.add_to_rest(p, r, ld, rho, ld, size);
         for (int64_t i = 0; i < q; ++i) {
             rest[i * ld + i] += call_.shift;
@@ -195,7 +196,7 @@ private:
             const T* given = call_.rhs + front.slots[p + i] * columns;
             for (int64_t j = 0; j < columns; ++j) rho[j * ld + i] += given[j];
         }
-        if (nested) unfold(front, first, p, n, f, spread, ld);
+        if (nested) unfold(call_, front, first, p, n, f, spread, ld);
         if (p && !substitute(cross, p, q, n, columns, pp, weight, v, f, nested ? spread : f, w, c, beside, ld, rest, r, ldr, rho, size)) return false;
         if (straight) {
             course_.gathering.add_sizes(shape, size, y);
@@ -220,75 +221,6 @@ private:
             for (int64_t j = 0; j < columns; ++j) carried[i * columns + j] = rho[j * ld + q + i];
         waiting_[num_waiting_++] = {base, end, number};
         return true;
-    }
-
-    // Whether a diagonal entry of the rows to eliminate is not positive. A wide front of which that is so is as good as in doubt, and would be put together in vain.
-    bool indefinite(const Front& front, const Messages<T>& children, T* diagonal) const {
-        const Shape& shape = front.shape;
-        for (int64_t i = 0; i < shape.q + shape.b; ++i) diagonal[i] = call_.shift;
-        const int32_t* at = front.sources + shape.num_blocks;
-        for (int32_t k = 0; k < shape.num_diag; ++k) diagonal[shape.diag[k]] += call_.sources[at[k]];
-        children.add_diagonals(diagonal);
-        for (int64_t i = 0; i < shape.q; ++i)
-            if (!(diagonal[i] > 0)) return true;
-        return false;
-    }
-    // The same where there are pairs, given W = PP·F + C.
-    static bool indefinite(int64_t p, int64_t q, const T* f, const T* w, const T* c, bool cross, int64_t ld, const T* h) {
-        for (int64_t j = 0; j < q; ++j) {
-            T sum = h[j * (ld + 1)];
-            for (int64_t i = 0; i < p; ++i) sum += f[i * ld + j] * (w[i * ld + j] + (cross ? c[i * ld + j] : T(0)));
-            if (!(sum > 0)) return true;
-        }
-        return false;
-    }
-
-    // Load all sources of a front; return the first block that goes to R. `apart`: the first num_set blocks of R are written, not added.
-    int32_t load_sources(const Front& front, bool apart, int64_t p, T* pp, int64_t ldp, T* weight, T* f, T* c, T* rest, int64_t ld, T* size) {
-        const Shape& shape = front.shape;
-        const bool dense = shape.flags & kDenseJacobian;
-        if (p && !dense) std::memset(f, 0, size_t(p * ld) * sizeof(T));
-        int32_t k = 0;
-        for (; k < shape.num_blocks && shape.blocks[k].kind != kR; ++k) {
-            const Block& block = shape.blocks[k];
-            const int64_t at = front.sources[k];
-            const T* src = call_.sources + at;
-            if (block.kind == kF && dense) {
-                place<T, false>(block, src, f, ld);
-            } else if (block.kind == kF) {
-                place<T, true>(block, src, f, ld);
-            } else if (block.kind == kPP) {
-                place_upper<T, true>(block, src, call_.sources_len - at, pp, ldp);
-                place_diagonal(block, src, weight);
-            } else if (block.kind == kC) {
-                place<T, true>(block, src, c, ld);
-            }
-        }
-        const int32_t first = k, written = apart ? first + shape.num_set : 0;
-        for (; k < shape.num_blocks; ++k) {
-            const int64_t at = front.sources[k];
-            const T* src = call_.sources + at;
-            if (k < written)
-                place_upper<T, false>(shape.blocks[k], src, call_.sources_len - at, rest, ld);
-            else
-                place_upper<T, true>(shape.blocks[k], src, call_.sources_len - at, rest, ld);
-        }
-        const int32_t* diagonal = front.sources + shape.num_blocks;
-        for (k = 0; k < shape.num_diag; ++k) size[shape.diag[k]] += abs(call_.sources[diagonal[k]]);
-        return first;
-    }
-
-    // F := (I - G)⁻¹F, from the last pair, which reads no other, to the first; and the magnitudes that went into it.
-    void unfold(const Front& front, int32_t blocks, int64_t p, int64_t n, T* f, T* spread, int64_t ld) {
-        const Shape& shape = front.shape;
-        for (int64_t i = 0; i < p * ld; ++i) spread[i] = abs(f[i]);
-        for (int64_t row = p - 1; row >= 0; --row)
-            for (int32_t k = 0; k < blocks; ++k)
-                if (shape.blocks[k].kind == kG)
-                    for_row(shape.blocks[k], call_.sources + front.sources[k], row, [&](int64_t j, T x) {
-                        axpy(f + row * ld, x, f + j * ld, n);
-                        axpy(spread + row * ld, abs(x), spread + j * ld, n);
-                    });
     }
 
     // R += Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along; and what this adds to the diagonal at most.
