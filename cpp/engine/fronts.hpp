@@ -185,7 +185,7 @@ private:
         T *pp = at.pp, *f = at.f, *w = at.w, *c = at.c, *r = at.r, *bound = at.bound;
         for (int64_t i = 1; i < p; ++i)
             for (int64_t j = 0; j < i; ++j) pp[i * ldp + j] = pp[j * ldp + i];
-        multiply<T, kSet, false>(p, 0, p, false, n, pp, ldp, f, ld, w, ld, w, ld);
+        multiply_pairs(p, pp, ldp, n, f, ld, w);
         if (cross)
             for (int64_t i = 0; i < p; ++i) axpy(w + i * ld, T(1), c + i * ld, n);
         for (int64_t i = 0; i < p; ++i)
@@ -248,7 +248,7 @@ private:
         if (late) std::memcpy(ids, late_.data() + late_end_, size_t(late) * sizeof(int32_t));
         std::memcpy(ids + late, front.slots + p, size_t(n - late) * sizeof(int32_t));
 
-        CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, probes_of(n), at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
+        CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, probes_of<T>(n), at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
                                     flags_.data(), l,     off_.data(), at.y, at.panel,
                                     plan_.causal() ? plan_.num_slots() : plan_.num_inputs()};
         whole.write_probes();

@@ -8,10 +8,13 @@ namespace gnewt::engine {
 namespace GNEWT_ISA {
 
 // The leading dimension of a front of n unknowns: right-hand sides and probes stand beside it.
-inline int64_t probes_of(int64_t n) { return n < kWide ? 0 : kProbes; }
+template <class T>
+inline int64_t probes_of(int64_t n) {
+    return n < kWide ? 0 : kProbes<T>;
+}
 template <class T>
 inline int64_t front_width(int64_t n, int64_t columns) {
-    return spaced<T>(n + columns + probes_of(n));
+    return spaced<T>(n + columns + probes_of<T>(n));
 }
 
 template <class T>

@@ -7,7 +7,10 @@ namespace gnewt::engine {
 namespace GNEWT_ISA {
 
 constexpr int64_t kWide = 128;  // rows from which on a front is worth what makes large ones fast
-constexpr int64_t kProbes = 8;
+template <class T>
+constexpr int64_t kProbes = 64 / int64_t(sizeof(T));
+template <class T>
+constexpr T kMargin = sizeof(T) == 8 ? T(1e4) : T(10);  // of the variance that probes show; see likely_uncertainty
 
 // A leading dimension for rows of n numbers: below each other, they must not all fall into the same few lines of the cache.
 template <class T>
@@ -124,14 +127,14 @@ struct CarefulFront {
     }
     static int64_t scratch_of_noise(int64_t n) { return n * kTileVectors * kWidth<T>; }
 
-    // No less than that, but for a chance of one in 10¹⁶, from the probes in row c, which is in w. It may be far more. Probes are random right-hand
-    // sides with the noise as their variance: what the elimination leaves of them has the uncertainty as its variance. A sum of independent numbers of
-    // bounded density is below a hundredth of its deviation with a chance of one in a hundred at most; that all of them are has that to the power of their number.
+    // No less than that, but for a chance of one in 10⁹ (10¹⁶ in double precision), from the probes in row c, which is in w. It may be far more. Probes are
+    // random right-hand sides with the noise as their variance: what the elimination leaves of them has the uncertainty as its variance. A sum of independent
+    // numbers, each uniform, is below ε of its deviation with a chance of 0.82 ε at most (Ball); that all probes are has that to the power of their number.
     T likely_uncertainty(int64_t c, const T* w) const {
         if (!probes) return T(HUGE_VAL);
         T top = 0;
         for (int64_t i = 0; i < probes; ++i) top = max(top, abs(w[n + columns + i]));
-        return added(c) + local[origin[c]] + T(1e4) * top * top;
+        return added(c) + local[origin[c]] + kMargin<T> * top * top;
     }
 
     // Write the probes into rows of which none is eliminated.

@@ -64,5 +64,20 @@ inline void multiply_upper(int64_t k, int64_t first, int64_t last, int64_t cols,
         multiply_packed<T, UPDATE>(min(kPackedRows, k - l), first, last, cols, a + l * lda, lda, b + l * ldb, ldb, c, ldc, scratch);
 }
 
+// W = PP·F for a whole PP[p, ldp] and F, W [p, ld]. Nodes that are only ever multiplied by something have PP = 0, and there may be many of them.
+template <class T>
+inline void multiply_pairs(int64_t p, const T* pp, int64_t ldp, int64_t n, const T* f, int64_t ld, T* w) {
+    bool any = false;
+    for (int64_t i = 0; i < p && !any; ++i)
+        for (int64_t j = 0; j < p; ++j) any |= pp[i * ldp + j] != 0;
+    Vec<T> probe{};  // zero times what is not finite is no zero
+    for (int64_t i = 0; i < p && !any; ++i)
+        for (int64_t j = 0; j < padded<T>(n); j += kWidth<T>) probe += load(f + i * ld + j) * 0;
+    if (any || !(sum<T>(probe) == 0))
+        multiply<T, kSet, false>(p, 0, p, kWhole, n, pp, ldp, f, ld, w, ld, w, ld);
+    else
+        std::memset(w, 0, size_t(p * ld) * sizeof(T));
+}
+
 }  // namespace GNEWT_ISA
 }  // namespace gnewt::engine

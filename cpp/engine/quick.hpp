@@ -237,7 +237,7 @@ private:
         if (!all && !renew_weights(p, pp, ldp, weight)) return !(course_.lost = true);
         for (int64_t i = 0; all && i < p; ++i) weight[i] = abs(pp[i * ldp + i]);
         if (!definite && bare(p, pp, ldp)) return false;
-        multiply<T, kSet, false>(p, 0, p, kWhole, n, pp, ldp, f, ld, w, ld, w, ld);
+        multiply_pairs(p, pp, ldp, n, f, ld, w);
         for (int64_t i = 0; cross && i < p; ++i) axpy(w + i * ld + beside, T(1), c + i * ld + beside, n - beside);
         if (n >= kWide && indefinite(p, q, f, w, c, cross, ld, h)) return false;
         int64_t j = 0;

@@ -30,7 +30,7 @@ struct Work {
     std::vector<int32_t> ids, place;
     std::vector<int8_t> null;
 
-    Work(const Matrix& a, int64_t size) : n(size), ld(spaced<double>(size + 1 + kProbes)), r(size_t(n * ld + 64)), bound(size_t(ld + 64)),
+    Work(const Matrix& a, int64_t size) : n(size), ld(spaced<double>(size + 1 + kProbes<double>)), r(size_t(n * ld + 64)), bound(size_t(ld + 64)),
                                           scratch(size_t(Careful<double, int>::scratch_size(n, ld) + 64)), l(size_t(n * n + 64)), off(size_t(n)), y(size_t(n)),
                                           ids(size_t(n)), place(size_t(2 * n)), null(size_t(n)) {
         for (int64_t i = 0; i < n; ++i) {
@@ -126,7 +126,7 @@ void test_wide_fronts() {
                     }
             }
             const int64_t candidates = rank < n ? n : n - random.below(60);
-            const Result got = careful(a, n, candidates, false, kProbes), other = careful(a, n, candidates);
+            const Result got = careful(a, n, candidates, false, kProbes<double>), other = careful(a, n, candidates);
             CHECK(got.taken == other.taken && got.taken == (rank < n ? rank : candidates));
             CHECK(got.ids == other.ids && got.null == other.null);
             CHECK(error(a, n, got) <= 1e-9);
@@ -138,7 +138,7 @@ void test_wide_fronts() {
 // What probes say of noise is no less than the noise, and more by no more than their margin allows for; several rows at once agree with one.
 void test_uncertainty() {
     Random random(6);
-    const int64_t n = 40, top = 25, ld = spaced<double>(n + 1 + kProbes), pairs = 3;
+    const int64_t n = 40, top = 25, ld = spaced<double>(n + 1 + kProbes<double>), pairs = 3;
     for (int trial = 0; trial < 100; ++trial) {
         Matrix r(size_t(n * ld)), l(size_t(n * n)), local(static_cast<size_t>(n)), given(local), f(size_t(pairs * ld)), noise(static_cast<size_t>(pairs)), x(size_t(n * 16)), out(local);
         std::vector<int32_t> origin(static_cast<size_t>(n));
@@ -150,12 +150,12 @@ void test_uncertainty() {
         for (double& y : f) y = random.uniform();
         for (double& y : noise) y = std::exp(5 * random.uniform());
         Matrix bound(given);
-        CarefulFront<double> front{r.data(), ld, n, top, 1, kProbes, bound.data(), given.data(), local.data(), f.data(), noise.data(), pairs, nullptr, nullptr, origin.data(),
+        CarefulFront<double> front{r.data(), ld, n, top, 1, kProbes<double>, bound.data(), given.data(), local.data(), f.data(), noise.data(), pairs, nullptr, nullptr, origin.data(),
                                    nullptr, l.data(), nullptr, nullptr, nullptr, 0};
         front.write_probes();
         for (int64_t k = 0; k < top; ++k)
             for (int64_t j = k + 1; j < n; ++j)
-                for (int64_t i = 0; i < kProbes; ++i) r[size_t(j * ld + n + 1 + i)] -= l[size_t(k * n + j)] * r[size_t(k * ld + n + 1 + i)];
+                for (int64_t i = 0; i < kProbes<double>; ++i) r[size_t(j * ld + n + 1 + i)] -= l[size_t(k * n + j)] * r[size_t(k * ld + n + 1 + i)];
         front.uncertainties(top, n, top, x.data(), out.data());
         for (int64_t c = top; c < n; ++c) {
             const double exact = front.uncertainty(c, top, x.data()), likely = front.likely_uncertainty(c, r.data() + c * ld);

@@ -66,7 +66,7 @@ def check(f, x, kept=True):
         )
     assert factor.status == "ok"
     assert factor.inertia == inertia_of(h)
-    assert factor.logdet == pytest.approx(np.linalg.slogdet(h)[1], abs=1e-8)
+    assert factor.logdet == pytest.approx(np.linalg.slogdet(h)[1], abs=1e-6)
     assert bool(solved.kept) == kept
     return factor
 
