@@ -70,6 +70,10 @@ GNEWT_INLINE void rows_of(const Block& k, Visit visit) {
 template <class T, bool ADD>
 inline void place(const Block& k, const T* __restrict src, T* __restrict to, int64_t ld) {
     to += k.row * ld + k.col;
+    if (k.rows == 1 && k.len == 1) {
+        *to = ADD ? *to + *src : *src;
+        return;
+    }
     if (k.transposed) {
         int64_t step = k.step, len = k.len;
         for (int32_t i = 0; i < k.rows; ++i, src += step, step += k.dstep, len += k.dlen, ++to)

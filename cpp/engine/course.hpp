@@ -1,5 +1,6 @@
 // How far an elimination has come: what its quick and its careful form share, so that each can go on where the other stopped.
 #pragma once
+#include "gathering.hpp"
 #include "messages.hpp"
 #include "pivots.hpp"
 
@@ -12,9 +13,22 @@ struct Course {
 
     bool reserve() {
         const int64_t unknowns = plan.causal() ? plan.num_slots() : plan.num_unknowns();
-        if (!waiting.reserve(plan.num_fronts() + 1) || !z.reserve(unknowns * columns) || !stack.reserve(1)) return false;
+        if (!waiting.reserve(plan.num_fronts() + 1) || !z.reserve(unknowns * columns) || !stack.reserve(largest_stack())) return false;
         if (!plan.causal()) std::memset(z.data(), 0, size_t(unknowns * columns) * sizeof(T));
         return true;
+    }
+
+    // Numbers that wait at most where no pivot is delayed. Small messages are not worth the look: the stack grows as it needs to.
+    int64_t largest_stack() {
+        int64_t most = 1, count = 0;
+        for (int32_t f = 0; f < plan.num_fronts() && plan.data[kMaxRest] >= kWide; ++f) {
+            const Front front = plan.front(f);
+            count -= front.num_children;
+            if (!front.shape.b) continue;
+            waiting[count].end = (count ? waiting[count - 1].end : 0) + message_size<T>(front.shape.b, columns);
+            most = max(most, waiting[count++].end);
+        }
+        return most;
     }
 
     void begin_again() {
@@ -23,6 +37,14 @@ struct Course {
         factor = call.factor;
         tally = Tally();
         lost = false;
+        gathering.begin_again();
+    }
+
+    // Add the message of front f, a leaf, to the front that is being gathered, if there is one.
+    void gather(int32_t f) {
+        if (!gathering.ahead_of(f) || !num_waiting) return;
+        const Message& message = waiting[num_waiting - 1];
+        if (message.front == f && gathering.add(plan, message, stack.data(), columns)) --num_waiting;
     }
 
     const Call<T>& call;
@@ -35,6 +57,7 @@ struct Course {
     bool lost = false;        // a whole row is little of what was summed into it: only noise that was followed from the leaves on can tell what it is
     Buffer<T> stack, z;       // z: right-hand sides as rows of L, at the unknowns that were eliminated
     Buffer<Message> waiting;
+    Gathering<T> gathering;
 };
 
 }  // namespace GNEWT_ISA

@@ -34,7 +34,9 @@ public:
     // Eliminate the next front.
     Status eliminate() {
         const Front front = plan_.front(course_.next);
+        if (plan_.causal() && !course_.gathering.look_ahead(plan_, course_.next, columns_)) return kOutOfMemory;
         const Status status = eliminate(course_.next, front);
+        if (status == kOk) course_.gather(course_.next);
         ++course_.next;
         if (plan_.causal()) course_.factor += int64_t(front.shape.q) * (front.shape.q + front.shape.b);
         return status;
@@ -48,10 +50,12 @@ public:
     int32_t first_null() const { return first_null_; }
 
 private:
-    // Make room for a front of p pairs and n other unknowns; numbers in the work space are lost.
-    bool reserve(int64_t p, int64_t n) {
-        const int64_t ld = padded<T>(n + columns_), ldp = padded<T>(p + columns_);
-        return work_.reserve(p * (ldp + 1) + (4 * p + n + 9) * ld + n * columns_ + 64);
+    using Search = Careful<T, Assembled<T>>;
+
+    // Make room for a front of p pairs and n other unknowns, with so many rows of R; numbers in the work space are lost.
+    bool reserve(int64_t p, int64_t n, int64_t rows) {
+        const int64_t ld = front_width<T>(n, columns_), ldp = padded<T>(p + columns_);
+        return work_.reserve(p * (ldp + 1) + (4 * p + rows + 5) * ld + n * columns_ + Search::scratch_size(n, ld) + 64);
     }
 
     // The parts of a front in the work space. `late` unknowns were delayed by the children; they come first in [late | q | b].
@@ -62,27 +66,30 @@ private:
 
     Status eliminate(int32_t number, const Front& front) {
         const Shape& shape = front.shape;
-        const Message* first = waiting_.data() + num_waiting_ - front.num_children;
+        const bool gathered = course_.gathering.is(number);
+        const int32_t num_children = front.num_children - (gathered ? course_.gathering.added() : 0);
+        const Message* first = waiting_.data() + num_waiting_ - num_children;
         int64_t late = 0;
-        for (int32_t k = 0; k < front.num_children; ++k) late += first[k].delayed;
+        for (int32_t k = 0; k < num_children; ++k) late += first[k].delayed;
         const int64_t p = shape.p, q = shape.q, b = shape.b, m = late + q, n = m + b;
-        if (!reserve(p, n)) return kOutOfMemory;
+        const bool ready = gathered && !late && !p;  // R is where it was gathered
+        if (!reserve(p, n, ready ? 0 : n)) return kOutOfMemory;
         Parts at;
-        at.late = late, at.m = m, at.n = n, at.ld = padded<T>(n + columns_), at.ldp = padded<T>(p + columns_);
+        at.late = late, at.m = m, at.n = n, at.ld = front_width<T>(n, columns_), at.ldp = padded<T>(p + columns_);
         at.pp = work_.data();
         at.f = at.pp + p * at.ldp;
         at.w = at.f + p * at.ld;
         at.c = at.w + 2 * p * at.ld;
         at.r = at.c + p * at.ld;
-        at.panel = at.r + n * at.ld;
-        at.bound = at.panel + 4 * at.ld;
+        at.panel = at.r + (ready ? 0 : n) * at.ld;
+        at.bound = at.panel + Search::scratch_size(n, at.ld);
         at.given = at.bound + at.ld;      // the bounds as they were before the elimination, ...
         at.local = at.given + at.ld;      // ... the part of them that arises in this front, ...
         at.through = at.local + at.ld;    // ... and the part that comes through the pairs
         at.rows = at.through + at.ld;
         at.y = at.rows + at.ld;
         at.pair_bound = at.y + n * columns_;
-        const Children<T> children{plan_, first, front.num_children, stack_.data(), columns_, late};
+        const Children<T> children{plan_, first, num_children, stack_.data(), columns_, late};
         const bool cross = (shape.flags & kCross) || (p && late);
         const T* sources = call_.sources;
         if (p) {
@@ -93,12 +100,16 @@ private:
         }
         std::memset(at.bound, 0, size_t(at.ld) * sizeof(T));
         std::memset(at.through, 0, size_t(at.ld) * sizeof(T));
-        std::memset(at.r, 0, size_t(n * at.ld) * sizeof(T));
+        if (ready)
+            at.r = course_.gathering.matrix();
+        else
+            std::memset(at.r, 0, size_t(n * at.ld) * sizeof(T));
         int32_t first_rest = 0;
         if (p) {
             first_rest = load_pairs(front, at);
             substitute(cross, shape.flags & kNested, p, at);
         }
+        if (gathered) take_gathered(at);
         T *r = at.r + late * (at.ld + 1), *bound = at.bound + late;
         for (int32_t k = first_rest; k < shape.num_blocks; ++k) {
             place<T, true>(shape.blocks[k], sources + front.sources[k], r, at.ld);
@@ -113,7 +124,22 @@ private:
             at.local[i] = at.bound[i];
             at.given[i] = at.bound[i] += at.through[i];
         }
-        return eliminate_carefully(number, front, at);
+        return eliminate_carefully(number, front, num_children, at);
+    }
+
+    // R, if it is not there, and its bounds from where they were gathered: behind what is late.
+    void take_gathered(const Parts& at) {
+        const int64_t n = at.n - at.late, ld = front_width<T>(n, columns_);
+        const T *from = course_.gathering.matrix(), *bound = course_.gathering.bound();
+        const bool ready = at.r == from;
+        for (int64_t i = 0; i < n; ++i, from += ld) {
+            at.bound[at.late + i] += bound[i];
+            if (ready) continue;
+            T* to = at.r + (at.late + i) * at.ld;
+            axpy(to + at.late + i, T(1), from + i, n - i);
+            axpy(to + at.n, T(1), from + n, columns_);
+        }
+        course_.gathering.end();
     }
 
     // Load F, PP and C; return the first block that goes elsewhere.
@@ -159,12 +185,12 @@ private:
         T *pp = at.pp, *f = at.f, *w = at.w, *c = at.c, *r = at.r, *bound = at.bound;
         for (int64_t i = 1; i < p; ++i)
             for (int64_t j = 0; j < i; ++j) pp[i * ldp + j] = pp[j * ldp + i];
-        multiply<T, kSet, false>(p, 0, p, false, n, pp, ldp, f, ld, w, ld, w, ld);
+        multiply_pairs(p, pp, ldp, n, f, ld, w);
         if (cross)
             for (int64_t i = 0; i < p; ++i) axpy(w + i * ld, T(1), c + i * ld, n);
         for (int64_t i = 0; i < p; ++i)
             for (int64_t j = 0; j < columns; ++j) w[i * ld + n + j] = pp[i * ldp + p + j];
-        multiply<T, kSet, false>(p, 0, n, true, end, f, ld, w, ld, r, ld, r, ld);
+        multiply_upper<T, kAdd>(p, 0, n, end, f, ld, w, ld, r, ld, at.panel);
         const T* size = nested ? w + p * ld : f;
         for (int64_t i = 0; i < p; ++i) {
             const T weight = abs(pp[i * ldp + i]), noise = at.pair_bound[i];
@@ -179,9 +205,8 @@ private:
             for (int64_t k = 0; k < columns; ++k) f[i * ld + n + k] = 0;
             for (int64_t k = 0; k < n; ++k) bound[k] += abs(size[i * ld + k] * c[i * ld + k]);
         }
-        multiply<T, kAdd, false>(p, 0, n, true, end, c, ld, f, ld, r, ld, r, ld);
-        for (int64_t k = 0; k < n; ++k)
-            if (bound[k] == 0) flush_row(k, p, n, ld, size, w, c, r);
+        multiply_upper<T, kAdd>(p, 0, n, end, c, ld, f, ld, r, ld, at.panel);
+        Substituted<T>{p, n, ld, size, w, c, r}.flush(bound, at.panel);
     }
 
     // Free plans: the -1 of the pairs, the shift, and the right-hand sides of the inputs.
@@ -206,40 +231,42 @@ private:
     }
 
     // Pivots by search, a record, and delays.
-    Status eliminate_carefully(int32_t number, const Front& front, const Parts& at) {
+    Status eliminate_carefully(int32_t number, const Front& front, int32_t num_children, const Parts& at) {
         const Shape& shape = front.shape;
         const int64_t n = at.n, m = at.m, late = at.late, p = shape.p;
         largest_ = max(largest_, n);
-        if (!numbers_.reserve(numbers_end_ + m * (n + 1), numbers_end_) ||
+        const bool planned = plan_.causal() && !late;  // the plan has room for the rows of L
+        if (!numbers_.reserve(numbers_end_ + (planned ? m : m * (n + 1)), numbers_end_) ||
             !index_.reserve(index_end_ + kRecordHeader + n + m + 1, index_end_) || !places_.reserve(2 * n + 1) || !flags_.reserve(n + 1) || !off_.reserve(m + 1))
             return kOutOfMemory;
-        T* l = numbers_.data() + numbers_end_;
+        T* l = planned ? course_.factor : numbers_.data() + numbers_end_;
         int32_t *record = index_.data() + index_end_, *ids = record + kRecordHeader;
         // The Schur complement takes the place of the children's, which are used up; so do the names of what is delayed.
-        num_waiting_ -= front.num_children;
+        num_waiting_ -= num_children;
         const int64_t base = num_waiting_ ? waiting_[num_waiting_ - 1].end : 0;
         late_end_ -= late;
         if (late) std::memcpy(ids, late_.data() + late_end_, size_t(late) * sizeof(int32_t));
         std::memcpy(ids + late, front.slots + p, size_t(n - late) * sizeof(int32_t));
 
-        const CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
+        CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, probes_of<T>(n), at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
                                     flags_.data(), l,     off_.data(), at.y, at.panel,
                                     plan_.causal() ? plan_.num_slots() : plan_.num_inputs()};
-        Careful<T, Assembled<T>> careful(whole, Assembled<T>(front, call_.sources, late, at.rows), course_.tally);
+        whole.write_probes();
+        Search careful(whole, Assembled<T>(front, call_.sources, late, at.rows), course_.tally);
         for (int32_t i = 0; i < shape.num_pairs; ++i)
             if (max(shape.pairs[2 * i], shape.pairs[2 * i + 1]) < shape.q)
                 careful.substitute(late + shape.pairs[2 * i + 1], late + shape.pairs[2 * i]);
         const int64_t taken = careful.eliminate();
         if (taken < 0) return kNonFinite;
         course_.lost = careful.lost();
-        // A front that took the pivots of the plan has its place in the factor, and needs no record.
-        bool plain = plan_.causal() && !late && taken == m;
+        // A front that took the pivots of the plan needs no record.
+        bool plain = planned && taken == m;
         for (int64_t i = 0; i < taken; ++i) plain = plain && off_[i] == 0 && whole.origin[i] == i;
-        if (plain) {
-            std::memcpy(course_.factor, l, size_t(taken * n) * sizeof(T));
-        } else {
-            std::memcpy(l + taken * n, off_.data(), size_t(taken) * sizeof(T));
-            numbers_end_ += taken * (n + 1);
+        if (!plain) {
+            if (!planned) numbers_end_ += taken * n;
+            std::memcpy(numbers_.data() + numbers_end_, off_.data(), size_t(taken) * sizeof(T));
+            numbers_end_ += taken;
+            record[4] = planned;
         }
         for (int64_t i = 0; i < taken; ++i)
             for (int64_t j = 0; j < columns_; ++j) z_[ids[i] * columns_ + j] = at.y[i * columns_ + j];

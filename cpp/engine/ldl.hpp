@@ -7,7 +7,6 @@ namespace gnewt::engine {
 namespace GNEWT_ISA {
 
 constexpr int64_t kPanel = 16, kBlock = 8;  // rows whose update of the rest is put off; rows that registers hold
-constexpr double kDoubtful = 1e-4;         // the share of what was summed into a diagonal entry below which it is in doubt
 
 // Whether a diagonal entry kept its size.
 template <class T>

@@ -4,6 +4,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 #include "call.hpp"
 
@@ -39,7 +42,16 @@ public:
 private:
     static constexpr int64_t kLimit = int64_t(1) << 36;  // 64 GiB: delayed pivots without end stop here
 
-    static void* aligned(size_t bytes) { return std::aligned_alloc(64, (bytes + 63) / 64 * 64); }
+    static void* aligned(size_t bytes) {
+        constexpr size_t huge = size_t(1) << 21;
+        if (bytes < 2 * huge) return std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+        bytes = (bytes + huge - 1) / huge * huge;
+        void* memory = std::aligned_alloc(huge, bytes);
+#ifdef MADV_HUGEPAGE
+        if (memory) madvise(memory, bytes, MADV_HUGEPAGE);  // a page fault for every 4 KiB would take as long as the arithmetic
+#endif
+        return memory;
+    }
 
     T* data_ = nullptr;
     int64_t capacity_ = 0;
@@ -106,9 +118,10 @@ struct Precision<float> {
     static constexpr float eps = 1.1920929e-7f, root = 3.5e-4f, tiny = 1e-36f;
 };
 
-// The two constants of the pivot test, as in kkt/pivots.py.
+// The constants of the pivot test, as in kkt/pivots.py.
 constexpr double kThreshold = 0.01;  // a pivot may make entries grow by at most 1 / kThreshold
 constexpr double kCancelled = 0.1;   // an entry below this share of what was added into it has cancelled
+constexpr double kDoubtful = 1e-4;   // the share of what was summed into a diagonal entry below which the quick elimination is in doubt
 constexpr double kNoise = 32.0;      // an entry below kNoise * eps * (what was added into it) counts as zero
 
 template <class T>

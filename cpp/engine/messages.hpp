@@ -87,6 +87,18 @@ struct Messages {
         }
     }
 
+    // What messages bring to the diagonal of a front without pairs.
+    void add_diagonals(T* diagonal) const {
+        for (int32_t k = 0; k < count; ++k) {
+            const Shape child = plan.front(first[k].front).shape;
+            const T* schur = stack + first[k].at;
+            for (int32_t x = 0; x < child.num_runs; ++x) {
+                const int32_t* rows = child.runs + 3 * x;
+                for (int64_t i = 0; i < rows[2]; ++i) diagonal[rows[1] + i] += schur[(rows[0] + i) * (padded<T>(child.b) + 1)];
+            }
+        }
+    }
+
     // The first column of C that may get something.
     int64_t first_column(int64_t p, int64_t columns_of_c) const {
         int64_t least = columns_of_c;

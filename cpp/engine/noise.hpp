@@ -1,9 +1,23 @@
 // What is noise in a front that is eliminated carefully.
 #pragma once
 #include "blocks.hpp"
+#include "gemm.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
+
+constexpr int64_t kWide = 128;  // rows from which on a front is worth what makes large ones fast
+template <class T>
+constexpr int64_t kProbes = 64 / int64_t(sizeof(T));
+template <class T>
+constexpr T kMargin = sizeof(T) == 8 ? T(1e4) : T(10);  // of the variance that probes show; see likely_uncertainty
+
+// A leading dimension for rows of n numbers: below each other, they must not all fall into the same few lines of the cache.
+template <class T>
+inline int64_t spaced(int64_t n) {
+    const int64_t ld = padded<T>(n);
+    return ld * int64_t(sizeof(T)) % 512 == 0 && n >= kWide ? ld + 64 / int64_t(sizeof(T)) : ld;
+}
 
 template <class T>
 inline T rounding(T size) {
@@ -27,13 +41,13 @@ inline T long_dot(const T* x, const T* y, int64_t n) {
 
 // A front whose first `candidates` rows are to be eliminated, where that is stable.
 //
-// r[n, ld] is row-major upper, right-hand sides in the columns n..; bound[j] the sum of the magnitudes that were added into the
+// r[n, ld] is row-major upper, right-hand sides and then probes (see below) in the columns n..; bound[j] the sum of the magnitudes that were added into the
 // diagonal entry j. An entry (i, j) that is no larger than rounding of √(bound[i]·bound[j]) counts as zero: for
 // sums of squares, this is what went into it at most.
 template <class T>
 struct CarefulFront {
     T* r;
-    int64_t ld, n, candidates, columns;
+    int64_t ld, n, candidates, columns, probes;
     T* bound;
     const T* given;    // [n] `bound` as it was before any row was eliminated, in the order in which rows came
     const T* local;    // [n] the part of it that arose in this front and does not come through pairs, in the same order
@@ -47,14 +61,14 @@ struct CarefulFront {
     T* l;              // [candidates, n] on return: D on its diagonal, L = D⁻¹U right of it
     T* off;            // [candidates] off[k] couples k and k + 1 in a 2×2 pivot
     T* y;              // [candidates, columns] right-hand sides as rows of L
-    T* scratch;        // [4, ld]
+    T* scratch;        // see Careful::scratch_size
     int32_t primal;    // names below this are no duals
 
     // What is noise in the diagonal entry of row c, with `top` rows eliminated: [-x; 1]ᵀ N [-x; 1] with x = A⁻¹a for the eliminated block A and
     // its column a, where N is the noise in the front as it came; and what the elimination added. Noise comes through pairs as the closed
     // loop lets it: F_c - F_A x, which is small where F is large but inputs counter it. A pivot that cancelled makes x large.
     T uncertainty(int64_t c, int64_t top, T* x) const {
-        T sum = bound[c] - given[origin[c]] + local[origin[c]];
+        T sum = added(c) + local[origin[c]];
         for (int64_t k = top - 1; k >= 0; --k) {
             const T* row = l + k * n;
             x[k] = row[c] - long_dot(row + k + 1, x + k + 1, top - k - 1);
@@ -68,6 +82,82 @@ struct CarefulFront {
         }
         return sum;
     }
+
+    // The same for the rows [from, to), by strips of them, with four rows of L at a time; `x`: scratch_of_noise(n).
+    void uncertainties(int64_t from, int64_t to, int64_t top, T* x, T* out) const {
+        constexpr int vectors = kTileVectors;
+        constexpr int64_t w = kWidth<T>, strip = vectors * w;
+        for (; from < to; from += strip) {
+            const int64_t count = min(strip, to - from);
+            const auto gather = [&](const T* row, Vec<T>* to_vectors, const auto& at) {
+                T numbers[strip] = {};
+                for (int64_t j = 0; j < count; ++j) numbers[j] = row[at(from + j)];
+                for (int v = 0; v < vectors; ++v) to_vectors[v] = load(numbers + v * w);
+            };
+            Vec<T> sum[vectors] = {};
+            const auto solve = [&](int64_t k, const auto rows) GNEWT_LAMBDA {
+                constexpr int m = int(decltype(rows)::value);
+                Vec<T> here[m][vectors];
+                const T* l_k = l + k * n;
+                for (int i = 0; i < m; ++i) gather(l_k + i * n, here[i], [](int64_t j) { return j; });
+                accumulate<T, m, vectors, true, true>(here, top - k - m, l_k + k + m, n, x + (k + m) * strip, strip);
+#pragma GCC unroll 4
+                for (int i = m - 1; i >= 0; --i)
+#pragma GCC unroll 8
+                    for (int v = 0; v < vectors; ++v) {
+#pragma GCC unroll 4
+                        for (int j = i + 1; j < m; ++j) here[i][v] -= l_k[i * n + k + j] * here[j][v];
+                        store(x + (k + i) * strip + v * w, here[i][v]);
+                        sum[v] += local[origin[k + i]] * here[i][v] * here[i][v];
+                    }
+            };
+            int64_t k = top;
+            for (; k % 4; --k) solve(k - 1, Length<1>{});
+            for (; k > 0; k -= 4) solve(k - 4, Length<4>{});
+            for (int64_t i = 0; i < pairs; ++i) {
+                const T* row = f + i * ld;
+                Vec<T> closed[vectors];
+                gather(row, closed, [&](int64_t j) { return origin[j]; });
+                for (k = 0; k < top; ++k)
+                    for (int v = 0; v < vectors; ++v) closed[v] -= row[origin[k]] * load(x + k * strip + v * w);
+                for (int v = 0; v < vectors; ++v) sum[v] += pair_bound[i] * closed[v] * closed[v];
+            }
+            for (int64_t j = 0; j < count; ++j) out[from + j] = added(from + j) + local[origin[from + j]] + sum[j / w][j % w];
+        }
+    }
+    static int64_t scratch_of_noise(int64_t n) { return n * kTileVectors * kWidth<T>; }
+
+    // No less than that, but for a chance of one in 10⁹ (10¹⁶ in double precision), from the probes in row c, which is in w. It may be far more. Probes are
+    // random right-hand sides with the noise as their variance: what the elimination leaves of them has the uncertainty as its variance. A sum of independent
+    // numbers, each uniform, is below ε of its deviation with a chance of 0.82 ε at most (Ball); that all probes are has that to the power of their number.
+    T likely_uncertainty(int64_t c, const T* w) const {
+        if (!probes) return T(HUGE_VAL);
+        T top = 0;
+        for (int64_t i = 0; i < probes; ++i) top = max(top, abs(w[n + columns + i]));
+        return added(c) + local[origin[c]] + kMargin<T> * top * top;
+    }
+
+    // Write the probes into rows of which none is eliminated.
+    void write_probes() {
+        uint64_t state = 0;
+        const auto random = [&] {  // a multiplicative generator of 63 bits; uniform, of variance one
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            const uint64_t mixed = (state ^ (state >> 29)) * 0xbf58476d1ce4e5b9u;
+            return (T(int64_t(mixed >> 11)) * T(0x1p-52) - 1) * T(1.7320508);
+        };
+        T* to = r + n + columns;
+        for (int64_t j = 0; j < n; ++j)
+            for (int64_t i = 0; i < probes; ++i) to[j * ld + i] = std::sqrt(local[j]) * random();
+        for (int64_t k = 0; k < pairs; ++k)
+            for (int64_t i = 0; i < probes; ++i) {
+                const T weight = std::sqrt(pair_bound[k]) * random();
+                for (int64_t j = 0; j < n; ++j) to[j * ld + i] += weight * f[k * ld + j];
+            }
+    }
+
+private:
+    // What the elimination added to the bound of row c.
+    T added(int64_t c) const { return bound[c] - given[origin[c]]; }
 };
 
 // The magnitudes that sources added into the entries of a front, whose first `late` rows have no sources.
@@ -113,18 +203,51 @@ private:
     bool ready_ = false;
 };
 
-// The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries zero that are rounding.
+// What pairs brought to a front, R = FᵀW + CᵀF with W = PP·F + C: in some of its entries there is nothing but rounding.
 template <class T>
-inline void flush_row(int64_t row, int64_t p, int64_t n, int64_t ld, const T* f, const T* w, const T* c, T* r) {
-    for (int64_t j = 0; j < n; ++j) {
-        T& entry = j < row ? r[j * ld + row] : r[row * ld + j];
-        T size = 0;
-        for (int64_t i = 0; i < p; ++i)
-            size += abs(f[i * ld + row]) * (abs(w[i * ld + j]) + abs(c[i * ld + j])) +
-                    abs(f[i * ld + j]) * (abs(w[i * ld + row]) + abs(c[i * ld + row]));
-        if (abs(entry) <= rounding(size)) entry = 0;
+struct Substituted {
+    int64_t p, n, ld;
+    const T *f, *w, *c;  // [p, ld]
+    T* r;                // [n, ld], upper
+
+    // The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries of such rows zero that are rounding.
+    // `scratch`: [2, ld].
+    void flush(const T* bound, T* scratch) const {
+        T *size = scratch, *most = scratch + ld;
+        std::memset(most, 0, size_t(n) * sizeof(T));
+        for (int64_t i = 0; i < p; ++i) {  // no less than the sizes of any entry in a row
+            T in_f = 0, in_w = 0;
+            for (int64_t j = 0; j < n; ++j) in_f = max(in_f, abs(f[i * ld + j])), in_w = max(in_w, beside(i, j));
+            for (int64_t j = 0; j < n; ++j) most[j] += abs(f[i * ld + j]) * in_w + in_f * beside(i, j);
+        }
+        for (int64_t row = 0, first = 0; row < n; ++row) {
+            if (bound[row] != 0) continue;
+            if (any_below(row, first, rounding(most[row]))) flush_row(row, first, size);
+            first += first == row;  // while all rows are such rows, entries before the diagonal have been looked at
+        }
     }
-}
+
+private:
+    T beside(int64_t i, int64_t j) const { return abs(w[i * ld + j]) + abs(c[i * ld + j]); }
+    T& entry(int64_t row, int64_t j) const { return j < row ? r[j * ld + row] : r[row * ld + j]; }
+
+    bool any_below(int64_t row, int64_t first, T limit) const {
+        bool any = false;
+        for (int64_t j = first; j < row; ++j) any |= r[j * ld + row] != 0 && abs(r[j * ld + row]) <= limit;
+        for (int64_t j = row; j < n; ++j) any |= (r[row * ld + j] != 0) & (abs(r[row * ld + j]) <= limit);
+        return any;
+    }
+
+    void flush_row(int64_t row, int64_t first, T* __restrict size) const {
+        std::memset(size, 0, size_t(n) * sizeof(T));
+        for (int64_t i = 0; i < p; ++i) {
+            const T x = abs(f[i * ld + row]), y = beside(i, row);
+            for (int64_t j = first; j < n; ++j) size[j] += x * beside(i, j) + abs(f[i * ld + j]) * y;
+        }
+        for (int64_t j = first; j < n; ++j)
+            if (abs(entry(row, j)) <= rounding(size[j])) entry(row, j) = 0;
+    }
+};
 
 }  // namespace GNEWT_ISA
 }  // namespace gnewt::engine

@@ -7,6 +7,8 @@
 #include "chain.hpp"
 #include "course.hpp"
 #include "ldl.hpp"
+#include "load.hpp"
+#include "packed.hpp"
 #include "prefetch.hpp"
 #include "solve.hpp"
 
@@ -21,11 +23,9 @@ public:
           stack_(course.stack), z_(course.z), waiting_(course.waiting) {}
 
     bool reserve() {
-        const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest], ld = padded<T>(n), ldp = padded<T>(p);
-        const int64_t size = p * (ldp + columns_ + 1 + 4 * ld) + n * ldp + (2 * n + columns_ + 3) * ld + n * columns_ + 128;
-        if (!work_.reserve(size) || !saved_.reserve((p + 3) * ldp + 8)) return false;
-        std::memset(work_.data(), 0, size_t(size) * sizeof(T));  // columns that fill up vectors are computed with, too
-        return true;
+        const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest];
+        return work_.reserve(work_size(p, n, 2 * n) + n * padded<T>(p)) && saved_.reserve((p + 3) * padded<T>(p) + 8) &&
+               (n < kWide || packed_.reserve(packed_size<T>(padded<T>(n))));
     }
 
     // Eliminate fronts up to the first that is in doubt, which is left as it was. Whether there was none.
@@ -33,13 +33,21 @@ public:
         int32_t& f = course_.next;
         while (f < plan_.num_fronts()) {
             const Front front = plan_.front(f);
+            if (!course_.gathering.look_ahead(plan_, f, columns_) || course_.gathering.is(f)) return false;
+            if (course_.gathering.ahead_of(f) && course_.gathering.add_leaf(front, call_.sources, work_.data())) {
+                ++f;
+                continue;
+            }
             for (int32_t k = 1; k <= front.num_children; ++k)
                 if (waiting_[num_waiting_ - k].delayed) return false;
             bool good = true;
-            if (!as_stages(f, front.shape, [&](const auto& stage) { good = Chain<T>(course_).eliminate(stage, work_.data(), saved_.data()); })) {
+            if (!as_stages(f, front.shape, [&](const auto& stage) {
+                    clear(front.shape, false);
+                    good = Chain<T>(course_).eliminate(stage, work_.data(), saved_.data());
+                })) {
                 ask_for_sources(f + 1, false);
                 good = eliminate(f, front);
-                if (good) ++f, course_.factor += rows_of_l(front.shape);
+                if (good) course_.gather(f), ++f, course_.factor += rows_of_l(front.shape);
             }
             if (!good) return false;
         }
@@ -54,9 +62,12 @@ public:
         for (int32_t f = plan_.num_fronts() - 1; f >= 0;) {
             const Front front = plan_.front(f);
             if (record.front == f) {
-                descend_record(front, record, call_.sources, z_.data(), columns_, local);
+                descend_record(front, record, record.rows(factor - rows_of_l(front.shape)), call_.sources, z_.data(), columns_, local);
                 record.previous();
-            } else if (as_stages(f, front.shape, [&](const auto& stage) { f = Chain<T>(course_).descend(stage, f, int32_t(record.front), factor, work_.data()); })) {
+            } else if (as_stages(f, front.shape, [&](const auto& stage) {
+                           clear(front.shape, false);
+                           f = Chain<T>(course_).descend(stage, f, int32_t(record.front), factor, work_.data());
+                       })) {
                 continue;
             } else {
                 ask_for_sources(f - 1, true);
@@ -68,6 +79,19 @@ public:
     }
 
 private:
+    // Numbers for a front of p pairs and n other unknowns, with so many rows of R and beside it.
+    int64_t work_size(int64_t p, int64_t n, int64_t rows) const {
+        const int64_t ld = padded<T>(n), ldp = padded<T>(p);
+        return p * (ldp + columns_ + 1 + 4 * ld) + (rows + columns_ + 3) * ld + n * columns_ + 128;
+    }
+    // Columns that fill up vectors are computed with, too: what a front uses of the work space must have been cleared once.
+    void clear(const Shape& shape, bool straight) {
+        const int64_t n = shape.q + shape.b, size = work_size(shape.p, n, straight ? 0 : shape.q + n);
+        if (size <= cleared_) return;
+        std::memset(work_.data() + cleared_, 0, size_t(size - cleared_) * sizeof(T));
+        cleared_ = size;
+    }
+
     static int64_t rows_of_l(const Shape& shape) { return int64_t(shape.q) * (shape.q + shape.b); }
 
     // Ask for the sources of a front that has pairs; `back`: of F alone.
@@ -130,11 +154,16 @@ private:
         const int64_t p = shape.p, q = shape.q, b = shape.b, n = q + b, columns = columns_;
         const int64_t ld = padded<T>(n), ldp = padded<T>(p), ldb = padded<T>(b);
         const bool cross = shape.flags & kCross, nested = shape.flags & kNested, in_place = shape.flags & kChildIsPairs;
-        T *f = work_.data(), *w = f + p * ld, *h = w + p * ld, *r = h + q * ld, *rho = r + n * ld + kWidth<T>;
+        // A leaf may add its Schur complement straight to the front that is gathered.
+        const bool straight = course_.gathering.is_open_to(number, front);
+        const int64_t ldr = straight ? course_.gathering.width() : ld;
+        clear(shape, straight);
+        T *f = work_.data(), *w = f + p * ld, *h = w + p * ld, *r = h + q * ld, *rho = (straight ? h : r + n * ld) + kWidth<T>;
         T *size = rho + columns * ld, *y = size + ld, *weight = y + n * columns, *pp = weight + ldp, *v = pp + p * ldp;
         T *c = v + p * columns, *spread = c + p * ld;
         const int32_t num_children = front.num_children;
         const Messages<T> children{plan_, waiting_.data() + num_waiting_ - num_children, num_children, stack_.data(), columns};
+        if (n >= kWide && p == 0 && indefinite(call_, front, children, size)) return false;
         int64_t beside = n;  // C has nothing in the columns before this one
         if (cross) {
             std::memset(c, 0, size_t(p * ld) * sizeof(T));
@@ -150,13 +179,17 @@ private:
             std::memset(weight, 0, size_t(ldp + p * (ldp + columns)) * sizeof(T));
             children.add_to_pairs(p, pp, ldp, v, c, ld, weight);
         }
+        if (straight) {
+            r = course_.gathering.block_of(shape);
+            for (int64_t i = 0; i < b; ++i) y[i] = r[i * (ldr + 1)];
+        }
         // Where the sources of R fill its first q rows and no others, they wait beside it.
         const bool apart = p && in_place && shape.num_set;
         T* rest = apart ? h : r;
-        if (!apart) std::memset(r, 0, size_t(n * ld) * sizeof(T));
+        if (!apart && !straight) std::memset(r, 0, size_t(n * ld) * sizeof(T));
         std::memset(size, 0, size_t(ld) * sizeof(T));
         std::memset(rho, 0, size_t(columns * ld) * sizeof(T));
-        const int32_t first = load_sources(front, apart, p, pp, ldp, weight, f, c, rest, ld, size);
+        const int32_t first = load_sources(call_, front, apart, p, pp, ldp, weight, f, c, rest, ld, size);
         if (!in_place && num_children) children.add_to_rest(p, r, ld, rho, ld, size);
         for (int64_t i = 0; i < q; ++i) {
             rest[i * ld + i] += call_.shift;
@@ -164,8 +197,12 @@ private:
             const T* given = call_.rhs + front.slots[p + i] * columns;
             for (int64_t j = 0; j < columns; ++j) rho[j * ld + i] += given[j];
         }
-        if (nested) unfold(front, first, p, n, f, spread, ld);
-        if (p && !substitute(cross, p, q, n, columns, pp, weight, v, f, nested ? spread : f, w, c, beside, ld, rest, r, rho, size)) return false;
+        if (nested) unfold(call_, front, first, p, n, f, spread, ld);
+        if (p && !substitute(cross, p, q, n, columns, pp, weight, v, f, nested ? spread : f, w, c, beside, ld, rest, r, ldr, rho, size)) return false;
+        if (straight) {
+            course_.gathering.add_sizes(shape, size, y);
+            return true;
+        }
 
         // The Schur complement takes the place of the children's, which are used up.
         num_waiting_ -= num_children;
@@ -187,57 +224,9 @@ private:
         return true;
     }
 
-    // Load all sources of a front; return the first block that goes to R. `apart`: the first num_set blocks of R are written, not added.
-    int32_t load_sources(const Front& front, bool apart, int64_t p, T* pp, int64_t ldp, T* weight, T* f, T* c, T* rest, int64_t ld, T* size) {
-        const Shape& shape = front.shape;
-        const bool dense = shape.flags & kDenseJacobian;
-        if (p && !dense) std::memset(f, 0, size_t(p * ld) * sizeof(T));
-        int32_t k = 0;
-        for (; k < shape.num_blocks && shape.blocks[k].kind != kR; ++k) {
-            const Block& block = shape.blocks[k];
-            const int64_t at = front.sources[k];
-            const T* src = call_.sources + at;
-            if (block.kind == kF && dense) {
-                place<T, false>(block, src, f, ld);
-            } else if (block.kind == kF) {
-                place<T, true>(block, src, f, ld);
-            } else if (block.kind == kPP) {
-                place_upper<T, true>(block, src, call_.sources_len - at, pp, ldp);
-                place_diagonal(block, src, weight);
-            } else if (block.kind == kC) {
-                place<T, true>(block, src, c, ld);
-            }
-        }
-        const int32_t first = k, written = apart ? first + shape.num_set : 0;
-        for (; k < shape.num_blocks; ++k) {
-            const int64_t at = front.sources[k];
-            const T* src = call_.sources + at;
-            if (k < written)
-                place_upper<T, false>(shape.blocks[k], src, call_.sources_len - at, rest, ld);
-            else
-                place_upper<T, true>(shape.blocks[k], src, call_.sources_len - at, rest, ld);
-        }
-        const int32_t* diagonal = front.sources + shape.num_blocks;
-        for (k = 0; k < shape.num_diag; ++k) size[shape.diag[k]] += abs(call_.sources[diagonal[k]]);
-        return first;
-    }
-
-    // F := (I - G)⁻¹F, from the last pair, which reads no other, to the first; and the magnitudes that went into it.
-    void unfold(const Front& front, int32_t blocks, int64_t p, int64_t n, T* f, T* spread, int64_t ld) {
-        const Shape& shape = front.shape;
-        for (int64_t i = 0; i < p * ld; ++i) spread[i] = abs(f[i]);
-        for (int64_t row = p - 1; row >= 0; --row)
-            for (int32_t k = 0; k < blocks; ++k)
-                if (shape.blocks[k].kind == kG)
-                    for_row(shape.blocks[k], call_.sources + front.sources[k], row, [&](int64_t j, T x) {
-                        axpy(f + row * ld, x, f + j * ld, n);
-                        axpy(spread + row * ld, abs(x), spread + j * ld, n);
-                    });
-    }
-
     // R += Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along; and what this adds to the diagonal at most.
     GNEWT_INLINE bool substitute(bool cross, int64_t p, int64_t q, int64_t n, int64_t columns, T* pp, T* weight, const T* v, T* f, const T* spread,
-                                 T* w, T* c, int64_t beside, int64_t ld, const T* h, T* r, T* rho, T* size) {
+                                 T* w, T* c, int64_t beside, int64_t ld, const T* h, T* r, int64_t ldr, T* rho, T* size) {
         const int64_t ldp = padded<T>(p);
         bool definite = true, all = true;
         for (int64_t i = 0; i < p; ++i) {
@@ -249,8 +238,9 @@ private:
         if (!all && !renew_weights(p, pp, ldp, weight)) return !(course_.lost = true);
         for (int64_t i = 0; all && i < p; ++i) weight[i] = abs(pp[i * ldp + i]);
         if (!definite && bare_row(p, pp, ldp)) return false;
-        multiply<T, kSet, false>(p, 0, p, kWhole, n, pp, ldp, f, ld, w, ld, w, ld);
+        multiply_pairs(p, pp, ldp, n, f, ld, w);
         for (int64_t i = 0; cross && i < p; ++i) axpy(w + i * ld + beside, T(1), c + i * ld + beside, n - beside);
+        if (n >= kWide && indefinite(p, q, f, w, c, cross, ld, h)) return false;
         int64_t j = 0;
         if (definite) {
             for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) add_sizes<4, false>(p, weight, spread + j, w + j, ld, size + j);
@@ -264,12 +254,12 @@ private:
             multiply<T, kAdd, false>(p, 0, q, kUpper, n, f, ld, w, ld, h, ld, r, ld);
             multiply<T, kSet, false>(p, q, n, kUpper, n, f, ld, w, ld, r, ld, r, ld);
         } else {
-            multiply<T, kAdd, false>(p, 0, n, kUpper, n, f, ld, w, ld, r, ld, r, ld);
+            multiply_upper<T, kAdd>(p, 0, n, n, f, ld, w, ld, r, ldr, packed_.data());
         }
         if (!cross) return true;
         for (int64_t i = 0; i < p; ++i)
             for (int64_t k = beside; k < n; ++k) size[k] += abs(spread[i * ld + k] * c[i * ld + k]);
-        multiply<T, kAdd, false>(p, beside, n, kUpper, n, c, ld, f, ld, r, ld, r, ld);
+        multiply_upper<T, kAdd>(p, beside, n, n, c, ld, f, ld, r, ldr, packed_.data());
         return true;
     }
 
@@ -325,7 +315,8 @@ private:
     Ahead<T> ahead_;
     int32_t asked_shape_ = -1, no_stage_ = -1;
     bool asked_back_ = false;
-    Buffer<T> &stack_, &z_, work_, saved_;
+    int64_t cleared_ = 0;
+    Buffer<T> &stack_, &z_, work_, saved_, packed_;
     Buffer<Message>& waiting_;
 };
 

@@ -5,8 +5,9 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// One record after the other, fronts ascending. Integers: front, rows taken, rows n, rows that are null, names of the n rows
-// with the taken ones first, names of the null ones, length of all this. Numbers: L [taken, n] with D on its diagonal, off-diagonal of D.
+// One record after the other, fronts ascending. Integers: front, rows taken, rows n, rows that are null, whether L stands where the plan has room for it;
+// names of the n rows with the taken ones first, names of the null ones, length of all this. Numbers: L [taken, n] with D on its diagonal,
+// if it is not elsewhere; off-diagonal of D.
 template <class T>
 struct Records {
     const int32_t* index;
@@ -14,7 +15,7 @@ struct Records {
     int64_t index_end, numbers_end;
 };
 
-constexpr int64_t kRecordHeader = 4;
+constexpr int64_t kRecordHeader = 5;
 
 // Goes over records, forwards or backwards; `front` is -1 behind the last.
 template <class T>
@@ -29,7 +30,7 @@ struct RecordWalk {
         }
         read();
         index_ += kRecordHeader + n + nulls + 1;
-        numbers_ += taken * (n + 1);
+        numbers_ += size();
     }
 
     void previous() {
@@ -38,13 +39,17 @@ struct RecordWalk {
             return;
         }
         index_ -= all_.index[index_ - 1];
-        numbers_ -= int64_t(all_.index[index_ + 1]) * (all_.index[index_ + 2] + 1);
+        read();
+        numbers_ -= size();
         read();
     }
 
+    // The rows of L; `planned`: where the plan has them.
+    const T* rows(const T* planned) const { return l_ ? l_ : planned; }
+
     int64_t front = -1, taken = 0, n = 0, nulls = 0;
     const int32_t *ids = nullptr, *null_ids = nullptr;
-    const T *l = nullptr, *off = nullptr;
+    const T* off = nullptr;
 
 private:
     void read() {
@@ -55,10 +60,12 @@ private:
         nulls = at[3];
         ids = at + kRecordHeader;
         null_ids = ids + n;
-        l = all_.numbers + numbers_;
-        off = l + taken * n;
+        l_ = at[4] ? nullptr : all_.numbers + numbers_;
+        off = all_.numbers + numbers_ + size() - taken;
     }
+    int64_t size() const { return l_ ? taken * (n + 1) : taken; }
 
+    const T* l_ = nullptr;
     const Records<T> all_;
     int64_t index_, numbers_;
 };

@@ -163,6 +163,7 @@ GNEWT_INLINE void scatter(const T* from, T* z, const int32_t* ids, int64_t n, in
 template <class T>
 inline void descend(const Front& front, const T* sources, const T* l, T* z, int64_t columns, T* local) {
     const int64_t p = front.shape.p, q = front.shape.q, n = q + front.shape.b;
+    if (q == 0 && !front.num_children) return;  // no one reads the pairs of a leaf
     T *x = local, *rest = local + p * columns;
     gather(rest, z, front.slots + p, n, columns);
     if (columns == 1)
@@ -171,19 +172,19 @@ inline void descend(const Front& front, const T* sources, const T* l, T* z, int6
         for (int64_t k = q - 1; k >= 0; --k)
             subtract_rows(rest + k * columns, l + k * n + k + 1, rest + (k + 1) * columns, n - k - 1, columns);
     scatter(rest, z, front.slots + p, q, columns);
-    if (!p) return;
+    if (!p || !front.num_children) return;
     substitute_pairs(front, sources, x, rest, columns);
     scatter(x, z, front.slots, p, columns);
 }
 
 // ... and in one that has.
 template <class T>
-inline void descend_record(const Front& front, const RecordWalk<T>& record, const T* sources, T* z, int64_t columns, T* local) {
+inline void descend_record(const Front& front, const RecordWalk<T>& record, const T* l, const T* sources, T* z, int64_t columns, T* local) {
     const int64_t p = front.shape.p, n = front.shape.q + front.shape.b;
     T *x = local, *rest = local + p * columns;
     gather(rest, z, record.ids, record.n, columns);
     for (int64_t k = record.taken - 1; k >= 0; --k)
-        subtract_rows(rest + k * columns, record.l + k * record.n + k + 1, rest + (k + 1) * columns, record.n - k - 1, columns);
+        subtract_rows(rest + k * columns, l + k * record.n + k + 1, rest + (k + 1) * columns, record.n - k - 1, columns);
     scatter(rest, z, record.ids, record.taken, columns);
     if (!p) return;
     gather(rest, z, front.slots + p, n, columns);
@@ -205,7 +206,7 @@ inline void back_substitute(const PlanView& plan, const T* sources, const T* fac
             descend(front, sources, factor_end, z, columns, local);
             continue;
         }
-        descend_record(front, record, sources, z, columns, local);
+        descend_record(front, record, record.rows(factor_end), sources, z, columns, local);
         record.previous();
     }
 }
@@ -236,15 +237,15 @@ inline void lift_pairs(const Front& front, const T* sources, T* x, T* rest, int6
 
 // Divide the rows of a record by its pivots.
 template <class T>
-inline void divide(const RecordWalk<T>& record, T* z, int64_t columns) {
+inline void divide(const RecordWalk<T>& record, const T* l, T* z, int64_t columns) {
     for (int64_t k = 0; k < record.taken; ++k) {
         T* u = z + k * columns;
-        const T a = record.l[k * record.n + k], b = record.off[k];
+        const T a = l[k * record.n + k], b = record.off[k];
         if (b == 0) {
             for (int64_t c = 0; c < columns; ++c) u[c] /= a;
             continue;
         }
-        const T x = a / b, y = record.l[(k + 1) * record.n + k + 1] / b, t = 1 / ((x * y - 1) * b);
+        const T x = a / b, y = l[(k + 1) * record.n + k + 1] / b, t = 1 / ((x * y - 1) * b);
         for (int64_t c = 0; c < columns; ++c) {
             const T i = u[c], j = u[columns + c];
             u[c] = (y * i - j) * t;
@@ -270,11 +271,11 @@ inline void solve_again(const PlanView& plan, const T* sources, const T* factor,
             scatter(rest, z, front.slots + p, n, columns);
         }
         if (record.front == f) {
+            const T* l = record.rows(factor);
             gather(rest, z, record.ids, record.n, columns);
             for (int64_t k = 0; k < record.taken; ++k)
-                subtract_multiples(rest + (k + 1) * columns, record.l + k * record.n + k + 1, rest + k * columns, record.n - k - 1,
-                                   columns);
-            divide(record, rest, columns);
+                subtract_multiples(rest + (k + 1) * columns, l + k * record.n + k + 1, rest + k * columns, record.n - k - 1, columns);
+            divide(record, l, rest, columns);
             scatter(rest, z, record.ids, record.n, columns);
             record.next();
         } else {

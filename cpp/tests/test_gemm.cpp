@@ -7,7 +7,7 @@
 #ifndef GNEWT_ISA
 #define GNEWT_ISA isa_test
 #endif
-#include "../engine/gemm.hpp"
+#include "../engine/packed.hpp"
 
 using namespace gnewt::engine::GNEWT_ISA;
 
@@ -81,9 +81,39 @@ void all_sizes() {
         }
 }
 
+// The packed product of an upper triangle, at sizes about those of its blocks.
+template <class T>
+void compare_packed(int64_t k, int64_t first, int64_t last, int64_t beside, Random& random) {
+    const int64_t cols = last + beside, ld = padded<T>(cols) + 3;
+    std::vector<T> a(size_t(k * last + 64)), b(size_t(k * ld + 64)), c(size_t(last * ld + 64)), scratch(size_t(packed_size<T>(cols) + 64));
+    for (auto* x : {&a, &b, &c})
+        for (T& y : *x) y = T(random.uniform());
+    std::vector<T> out = c;
+    multiply_packed<T, kSubtract>(k, first, last, cols, a.data(), last, b.data(), ld, out.data(), ld, scratch.data());
+    for (int64_t i = 0; i < last; ++i)
+        for (int64_t j = 0; j < ld; ++j) {
+            T sum = 0;
+            for (int64_t l = 0; l < k; ++l) sum += a[size_t(l * last + i)] * b[size_t(l * ld + j)];
+            const T before = c[size_t(i * ld + j)], got = out[size_t(i * ld + j)];
+            if (i < first || j >= padded<T>(cols))
+                CHECK(got == before);
+            else if (j >= i)
+                CHECK(abs(got - (before - sum)) <= 64 * Precision<T>::eps * T(k + 1));
+        }
+}
+
+template <class T>
+void packed_sizes() {
+    Random random(7);
+    for (const int64_t k : {1, 5, 64})
+        for (int64_t last = 1; last <= 120; last += 1 + random.below(9)) compare_packed<T>(k, random.below(last), last, random.below(12), random);
+}
+
 int main() {
     if (!check::runs_here()) return check::skip("gemm");
     all_sizes<double>();
     all_sizes<float>();
+    packed_sizes<double>();
+    packed_sizes<float>();
     return check::finish("gemm");
 }

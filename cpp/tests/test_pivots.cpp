@@ -30,8 +30,8 @@ struct Work {
     std::vector<int32_t> ids, place;
     std::vector<int8_t> null;
 
-    Work(const Matrix& a, int64_t size) : n(size), ld(padded<double>(size + 1)), r(size_t(n * ld + 64)), bound(size_t(ld + 64)),
-                                          scratch(size_t(20 * ld + 64)), l(size_t(n * n + 64)), off(size_t(n)), y(size_t(n)),
+    Work(const Matrix& a, int64_t size) : n(size), ld(spaced<double>(size + 1 + kProbes<double>)), r(size_t(n * ld + 64)), bound(size_t(ld + 64)),
+                                          scratch(size_t(Careful<double, int>::scratch_size(n, ld) + 64)), l(size_t(n * n + 64)), off(size_t(n)), y(size_t(n)),
                                           ids(size_t(n)), place(size_t(2 * n)), null(size_t(n)) {
         for (int64_t i = 0; i < n; ++i) {
             ids[size_t(i)] = int32_t(i);
@@ -41,7 +41,7 @@ struct Work {
     }
 };
 
-Result careful(const Matrix& a, int64_t n, int64_t candidates, bool pairs = false) {
+Result careful(const Matrix& a, int64_t n, int64_t candidates, bool pairs = false, int64_t probes = 0) {
     Work w(a, n);
     const Matrix given = w.bound;
     Result out;
@@ -49,8 +49,9 @@ Result careful(const Matrix& a, int64_t n, int64_t candidates, bool pairs = fals
         double operator()(int64_t, int64_t) const { return 0; }
         double at_most(int64_t, int64_t) const { return 0; }
     };
-    const CarefulFront<double> front{w.r.data(), w.ld, n, candidates, 1, w.bound.data(), given.data(), given.data(), nullptr, nullptr, 0, w.ids.data(), w.place.data(),
+    CarefulFront<double> front{w.r.data(), w.ld, n, candidates, 1, probes, w.bound.data(), given.data(), given.data(), nullptr, nullptr, 0, w.ids.data(), w.place.data(),
                                      w.place.data() + n, w.null.data(), w.l.data(), w.off.data(), w.y.data(), w.scratch.data(), 0};
+    front.write_probes();
     Careful<double, Nothing> search(front, Nothing(), out.tally);
     if (pairs)
         for (int64_t i = 0; i < candidates / 2; ++i) search.substitute(i, candidates / 2 + i);
@@ -106,6 +107,62 @@ void test_random_fronts() {
             CHECK(error(a, n, got) <= 1e-10);
             CHECK(got.tally.positive + got.tally.negative == got.taken);
         }
+}
+
+// Large fronts, as they come and with many zero eigenvalues: probes change nothing but the time.
+void test_wide_fronts() {
+    Random random(5);
+    for (const int64_t n : {130, 259, 410})
+        for (const int64_t rank : {n, n - 40}) {
+            Matrix a = random_symmetric(n, random, 0);
+            if (rank < n) {
+                Matrix v(size_t(rank * n));
+                for (double& x : v) x = random.uniform();
+                for (int64_t i = 0; i < n; ++i)
+                    for (int64_t j = 0; j <= i; ++j) {
+                        double sum = 0;
+                        for (int64_t k = 0; k < rank; ++k) sum += (k % 3 ? 1 : -1) * v[size_t(k * n + i)] * v[size_t(k * n + j)];
+                        a[size_t(i * n + j)] = a[size_t(j * n + i)] = sum;
+                    }
+            }
+            const int64_t candidates = rank < n ? n : n - random.below(60);
+            const Result got = careful(a, n, candidates, false, kProbes<double>), other = careful(a, n, candidates);
+            CHECK(got.taken == other.taken && got.taken == (rank < n ? rank : candidates));
+            CHECK(got.ids == other.ids && got.null == other.null);
+            CHECK(error(a, n, got) <= 1e-9);
+            CHECK(got.tally.positive == other.tally.positive && got.tally.negative == other.tally.negative);
+            for (int64_t i = got.taken; i < candidates; ++i) CHECK(got.null[size_t(i)]);
+        }
+}
+
+// What probes say of noise is no less than the noise, and more by no more than their margin allows for; several rows at once agree with one.
+void test_uncertainty() {
+    Random random(6);
+    const int64_t n = 40, top = 25, ld = spaced<double>(n + 1 + kProbes<double>), pairs = 3;
+    for (int trial = 0; trial < 100; ++trial) {
+        Matrix r(size_t(n * ld)), l(size_t(n * n)), local(static_cast<size_t>(n)), given(local), f(size_t(pairs * ld)), noise(static_cast<size_t>(pairs)), x(size_t(n * 16)), out(local);
+        std::vector<int32_t> origin(static_cast<size_t>(n));
+        for (int64_t i = 0; i < n; ++i) {
+            origin[size_t(i)] = int32_t(i);
+            local[size_t(i)] = std::exp(5 * random.uniform()), given[size_t(i)] = 2 * local[size_t(i)];
+            for (int64_t j = i + 1; i < top && j < n; ++j) l[size_t(i * n + j)] = random.uniform();
+        }
+        for (double& y : f) y = random.uniform();
+        for (double& y : noise) y = std::exp(5 * random.uniform());
+        Matrix bound(given);
+        CarefulFront<double> front{r.data(), ld, n, top, 1, kProbes<double>, bound.data(), given.data(), local.data(), f.data(), noise.data(), pairs, nullptr, nullptr, origin.data(),
+                                   nullptr, l.data(), nullptr, nullptr, nullptr, 0};
+        front.write_probes();
+        for (int64_t k = 0; k < top; ++k)
+            for (int64_t j = k + 1; j < n; ++j)
+                for (int64_t i = 0; i < kProbes<double>; ++i) r[size_t(j * ld + n + 1 + i)] -= l[size_t(k * n + j)] * r[size_t(k * ld + n + 1 + i)];
+        front.uncertainties(top, n, top, x.data(), out.data());
+        for (int64_t c = top; c < n; ++c) {
+            const double exact = front.uncertainty(c, top, x.data()), likely = front.likely_uncertainty(c, r.data() + c * ld);
+            CHECK(std::fabs(out[size_t(c)] - exact) <= 1e-10 * exact);
+            CHECK(likely >= exact && likely <= 1e6 * exact);
+        }
+    }
 }
 
 void test_plain_rows_agree_with_the_search() {
@@ -257,6 +314,8 @@ void test_not_finite() {
 int main() {
     if (!check::runs_here()) return check::skip("pivots");
     test_random_fronts();
+    test_wide_fronts();
+    test_uncertainty();
     test_plain_rows_agree_with_the_search();
     test_stage_agrees_with_plain_rows();
     test_tally_of_several();

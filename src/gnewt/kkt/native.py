@@ -104,10 +104,10 @@ def layout(plan: Plan, num_sources: int | None = None) -> NativeLayout:
 
 def buffer_sizes(layout: NativeLayout) -> tuple[int, int]:
     """Numbers and integers to keep a factor in: with room for fronts that delayed pivots have made larger."""
-    spare = layout.factor_size // 4 + 256 if layout.causal else 0
-    return layout.factor_size + spare, layout.index_size + (
-        layout.num_unknowns // 4 + 256 if layout.causal else 0
-    )
+    if not layout.causal:
+        return layout.factor_size, layout.index_size
+    spare = layout.num_unknowns // 4 + layout.largest_front + 256
+    return layout.factor_size + layout.factor_size // 4 + 256, layout.index_size + spare
 
 
 def factor_solve(

@@ -24,6 +24,7 @@ from gnewt import _native
 from gnewt._errors import PlanError
 from gnewt.graph import Plan
 
+_MAX_REST = 11  # in the header, as cpp/engine/plan_view.hpp names it
 SLACK = 1.5
 """How much larger than planned the factor of a free plan may grow by delayed pivots and still be kept."""
 
@@ -39,6 +40,8 @@ class NativeLayout:
     num_sources: int
     factor_size: int
     index_size: int
+    largest_front: int
+    """Unknowns of the largest front, without its pairs."""
     causal: bool
 
 
@@ -58,5 +61,12 @@ def lay_out_native(plan: Plan, num_sources: int) -> NativeLayout:
     else:
         factor_size, index_size = int(SLACK * numbers) + 64, int(SLACK * integers) + 68
     return NativeLayout(
-        array, plan.num_inputs, plan.num_unknowns, num_sources, factor_size, index_size, plan.causal
+        array,
+        plan.num_inputs,
+        plan.num_unknowns,
+        num_sources,
+        factor_size,
+        index_size,
+        int(array[_MAX_REST]),
+        plan.causal,
     )
