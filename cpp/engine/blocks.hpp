@@ -117,7 +117,7 @@ inline void place_upper(const Block& k, const T* __restrict src, int64_t room, T
 
 // Add the magnitudes that a block brings to the diagonal of its part.
 template <class T>
-inline void place_diagonal(const Block& k, const T* src, T* to) {
+GNEWT_INLINE void place_diagonal(const Block& k, const T* src, T* to) {
     const int64_t outer = k.transposed ? k.col : k.row, inner = k.transposed ? k.row : k.col;
     if (outer == inner && k.len > 0 && k.len + (k.rows - 1) * k.dlen >= k.rows) {
         int64_t at = 0, step = k.step + 1;

@@ -29,9 +29,10 @@ inline bool indefinite(int64_t p, int64_t q, const T* f, const T* w, const T* c,
     return false;
 }
 
-// Load all sources of a front; return the first block that goes to R. `apart`: the first num_set blocks of R are written, not added.
+// Load all sources of a front; return the first block that goes to R. `apart`: the first num_set blocks of R are written, not added. Never inlined: it needs
+// the registers for itself.
 template <class T>
-inline int32_t load_sources(const Call<T>& call, const Front& front, bool apart, int64_t p, T* pp, int64_t ldp, T* weight, T* f, T* c, T* rest, int64_t ld, T* size) {
+__attribute__((noinline)) inline int32_t load_sources(const Call<T>& call, const Front& front, bool apart, int64_t p, T* pp, int64_t ldp, T* weight, T* f, T* c, T* rest, int64_t ld, T* size) {
     const Shape& shape = front.shape;
     const bool dense = shape.flags & kDenseJacobian;
     if (p && !dense) std::memset(f, 0, size_t(p * ld) * sizeof(T));
