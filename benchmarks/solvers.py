@@ -21,7 +21,7 @@ from gnewt.newton import Objective, system_of
 class Native:
     """The native engine on an objective at a point: one jitted call, with plan, numbers and right-hand side as operands.
 
-    It returns the step and whether it is one, as a Newton iteration needs it; the factor is made, but not handed to Python.
+    It returns the step, as its peers do; NaN where there is none. The factor is made, but not handed to Python.
     """
 
     def __init__(self, target: Any, values: Any, order: Any = "auto") -> None:
@@ -32,19 +32,16 @@ class Native:
         self.sources, self.gradient = models.sources, models.duals[: self.structure.num_inputs]
         self.rhs = -self.gradient[:, None]
         engine = self.system.engine
-
-        def factor_solve(plan: Any, sources: Any, rhs: Any) -> tuple[jax.Array, jax.Array]:
-            solution, known = engine.factor_solve(plan, sources, 0.0, rhs)
-            return solution, known.status
-
-        self._factor_solve = jax.jit(factor_solve)
+        self._factor_solve = jax.jit(
+            lambda plan, sources, rhs: engine.factor_solve(plan, sources, 0.0, rhs)[0]
+        )
         self._factor = jax.jit(lambda plan, sources, rhs: engine.factor_solve(plan, sources, 0.0, rhs)[1])
 
     def linearize(self) -> LocalModels:
         """Values, duals, local derivatives: the other part of a Newton step."""
         return self.system.linearize(self.point)
 
-    def run(self) -> tuple[jax.Array, jax.Array]:
+    def run(self) -> jax.Array:
         return self._factor_solve(self.system.arrays, self.sources, self.rhs)
 
     def known(self) -> Elimination:
@@ -52,9 +49,9 @@ class Native:
         return self._factor(self.system.arrays, self.sources, self.rhs)
 
     def step(self) -> np.ndarray:
-        solution, status = self.run()
-        assert int(status) == 0, STATUSES[int(status)]
-        return np.asarray(solution[:, 0])
+        status = int(self.known().status)
+        assert status == 0, STATUSES[status]
+        return np.asarray(self.run()[:, 0])
 
     def residual(self, step: np.ndarray) -> float:
         """‖Hδ + g‖/‖g‖, with H·δ by JAX from the objective."""

@@ -12,7 +12,7 @@ namespace gnewt {
 
 namespace {
 
-constexpr Index kPlanVersion = 2, kHeaderSize = 13;
+constexpr Index kPlanVersion = 3, kHeaderSize = 14;
 enum Kind : Index { kF, kG, kPP, kC, kR };
 enum Flag : Index { kChildIsPairs = 1, kCross = 2, kNested = 4, kDenseJacobian = 8, kInputBelow = 16 };
 
@@ -388,7 +388,8 @@ private:
             out.push_back(narrow(at));
             at += static_cast<Count>(part->size());
         }
-        for (Index v : {narrow(num_sources_), max_pairs_, max_rest_, Index{0}}) out.push_back(v);
+        const Count rows = plan_.causal ? layout_.factor_size : 0;
+        for (Index v : {narrow(num_sources_), max_pairs_, max_rest_, narrow(rows & 0x7fffffff), narrow(rows >> 31)}) out.push_back(v);
         for (auto* part : parts) {
             out.insert(out.end(), part->begin(), part->end());
             std::vector<Index>().swap(*part);

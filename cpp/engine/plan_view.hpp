@@ -5,7 +5,7 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-constexpr int32_t kPlanVersion = 2;
+constexpr int32_t kPlanVersion = 3;
 
 enum Header {
     kVersion,
@@ -20,6 +20,8 @@ enum Header {
     kNumSources,
     kMaxPairs,
     kMaxRest,
+    kRowsLow,  // numbers in the rows of L that the fronts of a causal plan have where no pivot is moved: these 31 bits ...
+    kRowsHigh,  // ... and those above
     kHeaderSize
 };
 
@@ -70,15 +72,8 @@ struct PlanView {
     int64_t num_unknowns() const { return 2 * int64_t(num_slots()) - num_inputs(); }
     bool causal() const { return data[kIsCausal] != 0; }
 
-    // Rows of L that the fronts of a causal plan have where no pivot is moved.
-    int64_t rows_size() const {
-        int64_t size = 0;
-        for (int64_t i = 0; causal() && i < num_fronts(); ++i) {
-            const int32_t* s = data + data[kShapesAt] + data[data[kFrontsAt] + 4 * i];
-            size += int64_t(s[1]) * (int64_t(s[1]) + s[2]);
-        }
-        return size;
-    }
+    // Numbers in the rows of L of a causal plan where no pivot is moved.
+    int64_t rows_size() const { return (int64_t(data[kRowsHigh]) << 31) + data[kRowsLow]; }
 
     Front front(int64_t i) const {
         const int32_t* f = data + data[kFrontsAt] + 4 * i;
