@@ -1,7 +1,5 @@
 """Linearisation equals dense local derivatives on every program, and its cost does not follow the graph's length."""
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -17,10 +15,8 @@ from gnewt.kkt.keep import Keeper
 from gnewt.trace import trace_graph
 from helpers.dense_models import dense_models, slots_of
 from helpers.random_graphs import random_graph
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "trace"))
-from trace_programs import PROGRAMS, cartpole
-from unusual_programs import UNUSUAL
+from helpers.trace_programs import PROGRAMS, cartpole
+from helpers.unusual_programs import UNUSUAL
 
 
 def models_of(structure: Structure, x, curvature="exact"):

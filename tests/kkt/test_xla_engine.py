@@ -1,8 +1,5 @@
 """The xla engine against the reference engine and dense linear algebra: any order, any numbers, any batch."""
 
-import runpy
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,6 +16,7 @@ from gnewt.newton.objective import Objective
 from gnewt.plan import ORDERS, make_plan
 from helpers.oracle import inertia_of
 from helpers.random_graphs import random_graph, random_order
+from helpers.trace_programs import PROGRAMS
 
 NAMES = ["causal", "min_degree", "cyclic_reduction", "random", "nested_dissection", "hessian"]
 
@@ -125,7 +123,6 @@ def system(f, *args, order="auto", argnums=0):
     return make_plan(structure, order), np.asarray(run(structure.maps, point.data, point.x)), structure
 
 
-PROGRAMS = runpy.run_path(str(Path(__file__).parents[1] / "trace" / "trace_programs.py"))["PROGRAMS"]
 QUICK = {"delay", "shared_parameters", "scenario_tree", "input_rate", "dicts_and_scalars"}
 
 

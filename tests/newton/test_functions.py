@@ -1,8 +1,5 @@
 """Plain JAX functions through newton_step, factorize and minimize: every program of the tracing tests, and options."""
 
-import pathlib
-import sys
-
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
@@ -12,9 +9,7 @@ import pytest
 import gnewt
 from gnewt.trace.rules import RULES
 from helpers.oracle import backward_error, inertia_of
-
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "trace"))
-from trace_programs import PROGRAMS, control, points, reduction
+from helpers.trace_programs import PROGRAMS, control, points, reduction
 
 
 @pytest.mark.parametrize(

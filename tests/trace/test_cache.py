@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lifted_oracle import errors
-from trace_programs import PROGRAMS, control, points
 
 from gnewt.graph import evaluate
 from gnewt.trace import trace_function, trace_graph
 from gnewt.trace.rules import RULES
+from helpers.lifted_oracle import errors
+from helpers.trace_programs import PROGRAMS, control, points
 
 
 def value_of(structure, data, x):

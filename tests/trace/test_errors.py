@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from trace_programs import points
 
 from gnewt._errors import TraceError
 from gnewt.trace import trace_graph
+from helpers.trace_programs import points
 
 
 def check(match, f, *args, **kwargs):

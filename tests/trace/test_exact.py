@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from lifted_oracle import errors
-from trace_programs import PROGRAMS
-from unusual_programs import UNUSUAL
 
 from gnewt.trace import trace_graph
+from helpers.lifted_oracle import errors
+from helpers.trace_programs import PROGRAMS
+from helpers.unusual_programs import UNUSUAL
 
 
 @pytest.mark.parametrize("name", list(PROGRAMS))

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from trace_programs import PROGRAMS, cartpole, control, points, reduction, unrolled
 
 from gnewt.trace import trace_graph
+from helpers.trace_programs import PROGRAMS, cartpole, control, points, reduction, unrolled
 
 
 def test_scan_control_keeps_the_states_only():

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from program_table import X0, cartpole, control, points, program
+
+from helpers.program_table import X0, cartpole, control, points, program
 
 
 @program

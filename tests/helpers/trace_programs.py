@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import more_programs
 import numpy as np
-from program_table import PROGRAMS, X0, cartpole, control, points, program
+
+from helpers import more_programs
+from helpers.program_table import PROGRAMS, X0, cartpole, control, points, program
 
 __all__ = ["PROGRAMS", "cartpole", "control", "more_programs", "points", "reduction", "unrolled"]
 
