@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gnewt
+from gnewt.kkt import native
 from helpers.oracle import backward_error, flatten, inertia_of
 
 ORDERS = ["auto", "causal", "min_degree", "nested_dissection", "hessian", "min_fill", "causal_min_fill"]
@@ -218,3 +219,17 @@ def test_noise_does_not_pile_up_along_a_long_band(order):
     assert info.inertia == (500, 0, 0)
     h, g = np.asarray(jax.hessian(f)(x)), np.asarray(jax.grad(f)(x))
     assert backward_error(h, np.asarray(step), g) <= 1e-12
+
+
+@pytest.mark.skipif(not native.available(), reason="the native library is not built")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_dense_singular_hessian_keeps_its_signs(seed):
+    """Two rows are equal: one null pivot, and the signs of all others, although the oracle that confirms this counts worse."""
+    h = np.random.default_rng(seed).normal(size=(60, 60))
+    h += h.T
+    h[:, 7] = h[:, 3]
+    h[7] = h[3]
+    values = np.linalg.eigvalsh(h)
+    expected = ((values > 1e-9).sum(), (values < -1e-9).sum(), 1)
+    info = gnewt.newton_step(lambda x: 0.5 * x @ (h @ x) + x.sum(), full_output=True)(jnp.ones(60))[1]
+    assert info.status == "singular" and tuple(info.inertia) == expected

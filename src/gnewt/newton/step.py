@@ -206,10 +206,12 @@ def _factor(
     step, numbers = system.factor_solve(models, shift, -gradient)
     factor = Factor(point, models, numbers, shift, step, system)
     if _doubtful(factor):
-        # The fast engines judge noise by estimates, and rather say singular once too often: the oracle decides.
+        # The fast engines judge noise by estimates, and rather say singular once too often: the oracle decides whether. Where it agrees, the
+        # engine's own account stands: on large dense fronts it counts signs better.
         oracle = system_of(point, objective.slots(order), curvature, "reference")
         step, numbers = oracle.factor_solve(models, shift, -gradient)
-        factor = Factor(point, models, numbers, shift, step, oracle)
+        second = Factor(point, models, numbers, shift, step, oracle)
+        factor = factor if second.status == "singular" else second
     if check and not _is_traced(factor) and factor.status != "nonfinite":
         system.structure.memo(("checked", curvature), lambda: self_check(system, point, models))
     return factor
