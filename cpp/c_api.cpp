@@ -35,9 +35,7 @@ int guarded(F body) noexcept {
     }
 }
 
-Rows rows(Count num, const Count* ptr, const Index* idx) {
-    return {{ptr, num + 1}, {idx, ptr[num]}};
-}
+Rows rows(Count num, const Count* ptr, const Index* idx) { return {{ptr, num + 1}, {idx, ptr[num]}}; }
 
 template <class T>
 void copy(const std::vector<T>& from, T* to) {
@@ -69,8 +67,8 @@ GNEWT_API int gnewt_greedy_order(int use_fill, Count num, const Count* ptr, cons
 
 // The size of a tree is known only when it is there: make it, ask, copy it out, free it.
 GNEWT_API int gnewt_tree_make(Count num_items, const Count* ptr, const Index* idx, Count num, const Index* order,
-                              Count tail, const Index* vertex_of_item, Count limit, Tree** tree,
-                              Count* num_bags, Count* num_separator) {
+                              Count tail, const Index* vertex_of_item, Count limit, Tree** tree, Count* num_bags,
+                              Count* num_separator) {
     return guarded([&] {
         auto made = std::make_unique<Tree>(
             decompose(rows(num_items, ptr, idx), {order, num}, tail, {vertex_of_item, num_items}, limit));
@@ -96,9 +94,17 @@ GNEWT_API int gnewt_merge_fronts(int causal, Count num, const Index* parent, con
                                  const Count* link_reads, const Count* sep_ptr, const Index* sep_item, Count num_items,
                                  const Index* bag_of_item, const Count* pairs_of_item, Count* top) {
     return guarded([&] {
-        const Bags bags{causal != 0, {parent, num}, {p, num}, {q, num}, {b, num}, {reads, num},
-                        rows(num, link_ptr, link_bag), {link_reads, link_ptr[num]},
-                        rows(num, sep_ptr, sep_item), {bag_of_item, num_items}, {pairs_of_item, num_items}};
+        const Bags bags{causal != 0,
+                        {parent, num},
+                        {p, num},
+                        {q, num},
+                        {b, num},
+                        {reads, num},
+                        rows(num, link_ptr, link_bag),
+                        {link_reads, link_ptr[num]},
+                        rows(num, sep_ptr, sep_item),
+                        {bag_of_item, num_items},
+                        {pairs_of_item, num_items}};
         merge_fronts(bags, {top, num});
     });
 }
@@ -118,19 +124,29 @@ GNEWT_API int gnewt_place_entries(Count num_fronts, const Count* elim_ptr, const
 
 // Make a layout, ask for its size, copy it out, free it.
 GNEWT_API int gnewt_layout_make(Count num_inputs, Count num_slots, int causal, Count num_fronts, const Index* parent,
-                                const Count* elim_ptr, const Index* elim_idx, const Count* sep_ptr, const Index* sep_idx,
-                                const Index* sep_pos, const Count* entry_ptr, const Index* entry_row,
-                                const Index* entry_col, Count num_nonzeros, const Count* source, const Count* target,
-                                const Count* pair_entry, const Count* input_entry, Count num_sources,
-                                EngineLayout** layout, Count* sizes) {
+                                const Count* elim_ptr, const Index* elim_idx, const Count* sep_ptr,
+                                const Index* sep_idx, const Index* sep_pos, const Count* entry_ptr,
+                                const Index* entry_row, const Index* entry_col, Count num_nonzeros, const Count* source,
+                                const Count* target, const Count* pair_entry, const Count* input_entry,
+                                Count num_sources, EngineLayout** layout, Count* sizes) {
     return guarded([&] {
         const Count eliminated = elim_ptr[num_fronts], separator = sep_ptr[num_fronts], entries = entry_ptr[num_fronts];
-        const PlanArrays plan{num_inputs, num_slots, causal != 0, {parent, num_fronts},
-                              {elim_ptr, num_fronts + 1}, {elim_idx, eliminated},
-                              {sep_ptr, num_fronts + 1}, {sep_idx, separator}, {sep_pos, separator},
-                              {entry_ptr, num_fronts + 1}, {entry_row, entries}, {entry_col, entries},
-                              {source, num_nonzeros}, {target, num_nonzeros},
-                              {pair_entry, num_slots - num_inputs}, {input_entry, num_inputs}};
+        const PlanArrays plan{num_inputs,
+                              num_slots,
+                              causal != 0,
+                              {parent, num_fronts},
+                              {elim_ptr, num_fronts + 1},
+                              {elim_idx, eliminated},
+                              {sep_ptr, num_fronts + 1},
+                              {sep_idx, separator},
+                              {sep_pos, separator},
+                              {entry_ptr, num_fronts + 1},
+                              {entry_row, entries},
+                              {entry_col, entries},
+                              {source, num_nonzeros},
+                              {target, num_nonzeros},
+                              {pair_entry, num_slots - num_inputs},
+                              {input_entry, num_inputs}};
         auto made = std::make_unique<EngineLayout>(lay_out_for_engine(plan, num_sources));
         sizes[0] = static_cast<Count>(made->array.size());
         sizes[1] = made->factor_size;

@@ -33,7 +33,8 @@ Count message_time(Count b, bool straddles) { return 32'500 + (straddles ? 49'50
 // Lists of bags, each bag on one list: doubly linked, to be joined and taken from in constant time.
 class Lists {
 public:
-    explicit Lists(Count num) : size_(u(num), 0), first_(u(num), kNone), last_(first_), next_(first_), previous_(first_) {}
+    explicit Lists(Count num)
+        : size_(u(num), 0), first_(u(num), kNone), last_(first_), next_(first_), previous_(first_) {}
 
     void push_back(Index list, Index element) {
         link(list, last_[u(list)], element);
@@ -148,7 +149,9 @@ private:
         if (!(to.num == 1 && hit == to.p && hit == size)) to.time += message_time(size, straddles);
     }
 
-    Count own_time(Index i, bool cross) const { return causal_time(p_[u(i)], q_[u(i)], bags_.b[i], reads_[u(i)], cross); }
+    Count own_time(Index i, bool cross) const {
+        return causal_time(p_[u(i)], q_[u(i)], bags_.b[i], reads_[u(i)], cross);
+    }
 
     Count time_with_children(Index i) {
         Messages messages{children_.size(i), p_[u(i)], i, i};
@@ -204,7 +207,8 @@ private:
             const Span<const Index> x = bags_.separators[a], y = bags_.separators[z];
             return std::lexicographical_compare(x.begin(), x.end(), y.begin(), y.end());
         };
-        std::sort(leaves.begin(), leaves.end(), [&](Index a, Index z) { return compare(a, z) || (!compare(z, a) && a < z); });
+        std::sort(leaves.begin(), leaves.end(),
+                  [&](Index a, Index z) { return compare(a, z) || (!compare(z, a) && a < z); });
         for (auto begin = leaves.begin(); begin != leaves.end();) {
             const auto end = std::find_if(begin, leaves.end(), [&](Index k) { return compare(*begin, k); });
             std::vector<Index> group(begin, end);
@@ -216,7 +220,8 @@ private:
                     join(group[i], group[i + 1]);
                     children_.remove(up, group[i]);
                 }
-                group.erase(std::remove_if(group.begin(), group.end(), [&](Index k) { return into_[u(k)] != k; }), group.end());
+                group.erase(std::remove_if(group.begin(), group.end(), [&](Index k) { return into_[u(k)] != k; }),
+                            group.end());
             }
             begin = end;
         }

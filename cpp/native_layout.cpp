@@ -89,9 +89,11 @@ private:
             if (up != -1 && (up <= i || up >= num)) throw InvalidInput("a front after its parent");
             if (up == -1 && separator_size(i)) throw InvalidInput("a root with a separator");
             for (Count k = plan_.sep_ptr[i]; k < plan_.sep_ptr[i + 1]; ++k)
-                if (plan_.sep_pos[k] < 0 || plan_.sep_pos[k] >= size(up)) throw InvalidInput("a separator outside of its parent");
+                if (plan_.sep_pos[k] < 0 || plan_.sep_pos[k] >= size(up))
+                    throw InvalidInput("a separator outside of its parent");
             for (Count k = plan_.entry_ptr[i]; k < plan_.entry_ptr[i + 1]; ++k)
-                if (std::max(plan_.entry_row[k], plan_.entry_col[k]) >= size(i)) throw InvalidInput("an entry outside of its front");
+                if (std::max(plan_.entry_row[k], plan_.entry_col[k]) >= size(i))
+                    throw InvalidInput("an entry outside of its front");
         }
         const Count entries = plan_.entry_row.size;
         const auto in_entries = [&](Span<const Count> list) {
@@ -155,10 +157,13 @@ private:
     }
 
     bool is_dual(Index unknown) const { return unknown >= plan_.num_slots; }
-    Count slot(Index unknown) const { return is_dual(unknown) ? unknown - plan_.num_slots + plan_.num_inputs : unknown; }
+    Count slot(Index unknown) const {
+        return is_dual(unknown) ? unknown - plan_.num_slots + plan_.num_inputs : unknown;
+    }
     Index unknown(Count i, Count k) const {
         const Count eliminated = num_eliminated(i);
-        return k < eliminated ? plan_.elim_idx[plan_.elim_ptr[i] + k] : plan_.sep_idx[plan_.sep_ptr[i] + k - eliminated];
+        return k < eliminated ? plan_.elim_idx[plan_.elim_ptr[i] + k]
+                              : plan_.sep_idx[plan_.sep_ptr[i] + k - eliminated];
     }
 
     // Group the positions of a list of entries by the front that assembles them.
@@ -166,7 +171,8 @@ private:
         if (entries.size >= Count{1} << 32) throw OverLimit("too many nonzeros");
         std::vector<Index> front(u(plan_.entry_row.size));
         for (Count i = 0; i < num_fronts(); ++i)
-            std::fill(front.begin() + plan_.entry_ptr[i], front.begin() + plan_.entry_ptr[i + 1], static_cast<Index>(i));
+            std::fill(front.begin() + plan_.entry_ptr[i], front.begin() + plan_.entry_ptr[i + 1],
+                      static_cast<Index>(i));
         ptr.assign(u(num_fronts() + 1), 0);
         for (Count entry : entries) ++ptr[u(front[u(entry)]) + 1];
         for (Count i = 0; i < num_fronts(); ++i) ptr[u(i + 1)] += ptr[u(i)];
@@ -206,12 +212,13 @@ private:
             if (plan_.causal && c.kind == kR && c.row == c.col) diagonal_.push_back(c);
         }
         find_blocks();
-        shape_.assign({p, q, b, flags(i), narrow(static_cast<Count>(blocks_.size())), narrow(static_cast<Count>(diagonal_.size())), 0, 0, 0,
-                       cover_rows(q, q + b)});
+        shape_.assign({p, q, b, flags(i), narrow(static_cast<Count>(blocks_.size())),
+                       narrow(static_cast<Count>(diagonal_.size())), 0, 0, 0, cover_rows(q, q + b)});
         for (const Block& k : blocks_) {
             const Run& r = k.first;
             const Index row = r.transposed ? r.inner : r.outer, col = r.transposed ? r.outer : r.inner;
-            for (Count v : {Count{r.kind}, Count{r.transposed}, k.rows, r.length, k.dlen, k.step, k.dstep, Count{row}, Count{col}})
+            for (Count v : {Count{r.kind}, Count{r.transposed}, k.rows, r.length, k.dlen, k.step, k.dstep, Count{row},
+                            Count{col}})
                 shape_.push_back(narrow(v));
         }
         for (const Contribution& c : diagonal_) shape_.push_back(c.row);
@@ -256,17 +263,20 @@ private:
             k = end;
         }
         std::sort(runs_.begin(), runs_.end(), [](const Run& x, const Run& y) {
-            return std::tie(x.kind, x.transposed, x.inner, x.source, x.outer) < std::tie(y.kind, y.transposed, y.inner, y.source, y.outer);
+            return std::tie(x.kind, x.transposed, x.inner, x.source, x.outer) <
+                   std::tie(y.kind, y.transposed, y.inner, y.source, y.outer);
         });
         blocks_.clear();
         for (std::size_t k = 0; k < runs_.size(); ++k)
-            if (blocks_.empty() || !blocks_.back().take(runs_[k], runs_[k - 1])) blocks_.push_back({runs_[k], 1, 0, 0, 0});
+            if (blocks_.empty() || !blocks_.back().take(runs_[k], runs_[k - 1]))
+                blocks_.push_back({runs_[k], 1, 0, 0, 0});
     }
 
     // Blocks that cover the first q rows of the upper triangle of R exactly once come first among those of R: return how many, or zero
     // if there are no such, or if other rows have sources too. They can be written where the others are added.
     Index cover_rows(Count q, Count n) {
-        const auto begin = std::find_if(blocks_.begin(), blocks_.end(), [](const Block& k) { return k.first.kind == kR; });
+        const auto begin =
+            std::find_if(blocks_.begin(), blocks_.end(), [](const Block& k) { return k.first.kind == kR; });
         if (!plan_.causal || begin == blocks_.end()) return 0;
         covered_.assign(u(q * n), 0);
         Count missing = q * n - q * (q - 1) / 2;
@@ -382,14 +392,16 @@ private:
         Count total = kHeaderSize;
         for (const auto* part : parts) total += static_cast<Count>(part->size());
         out.reserve(u(total));
-        out.assign({kPlanVersion, narrow(num_fronts()), narrow(plan_.num_inputs), narrow(plan_.num_slots), plan_.causal});
+        out.assign(
+            {kPlanVersion, narrow(num_fronts()), narrow(plan_.num_inputs), narrow(plan_.num_slots), plan_.causal});
         Count at = kHeaderSize;
         for (const auto* part : parts) {
             out.push_back(narrow(at));
             at += static_cast<Count>(part->size());
         }
         const Count rows = plan_.causal ? layout_.factor_size : 0;
-        for (Index v : {narrow(num_sources_), max_pairs_, max_rest_, narrow(rows & 0x7fffffff), narrow(rows >> 31)}) out.push_back(v);
+        for (Index v : {narrow(num_sources_), max_pairs_, max_rest_, narrow(rows & 0x7fffffff), narrow(rows >> 31)})
+            out.push_back(v);
         for (auto* part : parts) {
             out.insert(out.end(), part->begin(), part->end());
             std::vector<Index>().swap(*part);

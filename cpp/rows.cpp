@@ -13,7 +13,8 @@ void check_rows(const Rows& rows, Count bound) {
         if (i < 0 || i >= bound) throw InvalidInput("an index out of range");
 }
 
-Count join_pairs(Count num, Span<const Count> a, Span<const Count> b, bool symmetric, Span<Count> ptr, Span<Index> idx) {
+Count join_pairs(Count num, Span<const Count> a, Span<const Count> b, bool symmetric, Span<Count> ptr,
+                 Span<Index> idx) {
     const auto for_each = [&](auto visit) {
         for (Count i = 0; i < a.size; ++i) {
             if (a[i] == b[i]) continue;

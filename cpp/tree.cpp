@@ -16,8 +16,8 @@ std::size_t u(Count i) { return static_cast<std::size_t>(i); }
 // eliminates consecutive ranks, so "later than this step" is one comparison.
 struct Ranks {
     std::vector<Index> item_of_rank;
-    std::vector<Index> rank_of_item;   // kNone for a number that no item bears
-    std::vector<Count> first_rank;     // of each step, and one past the last
+    std::vector<Index> rank_of_item;  // kNone for a number that no item bears
+    std::vector<Count> first_rank;    // of each step, and one past the last
     std::vector<Index> step_of_rank;
 };
 

@@ -8,7 +8,8 @@ namespace GNEWT_ISA {
 
 // Call visit(row, col, value) for every number of a block.
 template <class T, class Visit>
-GNEWT_INLINE void for_each(const Block& k, const T* src, Visit visit) {
+GNEWT_INLINE
+void for_each(const Block& k, const T* src, Visit visit) {
     int64_t step = k.step, len = k.len;
     for (int32_t i = 0; i < k.rows; ++i) {
         for (int64_t j = 0; j < len; ++j) {
@@ -24,12 +25,15 @@ GNEWT_INLINE void for_each(const Block& k, const T* src, Visit visit) {
 }
 
 // Offset of row i of a block, and its length.
-GNEWT_INLINE int64_t row_start(const Block& k, int64_t i) { return i * k.step + int64_t(k.dstep) * i * (i - 1) / 2; }
-GNEWT_INLINE int64_t row_length(const Block& k, int64_t i) { return k.len + i * k.dlen; }
+GNEWT_INLINE
+int64_t row_start(const Block& k, int64_t i) { return i * k.step + int64_t(k.dstep) * i * (i - 1) / 2; }
+GNEWT_INLINE
+int64_t row_length(const Block& k, int64_t i) { return k.len + i * k.dlen; }
 
 // Call visit(col, value) for every number of a block in one row of its part.
 template <class T, class Visit>
-GNEWT_INLINE void for_row(const Block& k, const T* src, int64_t row, Visit visit) {
+GNEWT_INLINE
+void for_row(const Block& k, const T* src, int64_t row, Visit visit) {
     const int64_t i = row - k.row;
     if (i < 0) return;
     if (!k.transposed) {
@@ -44,7 +48,8 @@ GNEWT_INLINE void for_row(const Block& k, const T* src, int64_t row, Visit visit
 
 // Call run(length), with the length as a constant where it is a common one: loops of four numbers are slower than the numbers.
 template <class Run>
-GNEWT_INLINE void with_length(int64_t len, Run run) {
+GNEWT_INLINE
+void with_length(int64_t len, Run run) {
     if (len == 4) return run(Length<4>{});
     if (len == 1) return run(Length<1>{});
     if (len == 2) return run(Length<2>{});
@@ -57,7 +62,8 @@ GNEWT_INLINE void with_length(int64_t len, Run run) {
 
 // Call visit(i, length, offset) for every row of a block.
 template <class Visit>
-GNEWT_INLINE void rows_of(const Block& k, Visit visit) {
+GNEWT_INLINE
+void rows_of(const Block& k, Visit visit) {
     int64_t step = k.step, len = k.len, at = 0;
     if (k.dlen == 0)
         return with_length(len, [&](const auto length) {
@@ -98,7 +104,8 @@ inline void place_upper(const Block& k, const T* __restrict src, int64_t room, T
     if (!triangle || n == 0 || room < row_start(k, n - 1) + n) return place<T, ADD>(k, src, to, ld);
     to += k.row * ld + k.col;
     for (int64_t i = 0; i < n; i += 4) {
-        const T *a = src + row_start(k, i), *b = src + row_start(k, i + 1), *c = src + row_start(k, i + 2), *d = src + row_start(k, i + 3);
+        const T *a = src + row_start(k, i), *b = src + row_start(k, i + 1), *c = src + row_start(k, i + 2),
+                *d = src + row_start(k, i + 3);
         for (int64_t j = 0; j <= i; j += 4) {
             Quad<T> x = load4(a + j), y = load4(b + j), z = load4(c + j), w = load4(d + j);
             transpose<T>(x, y, z, w);
@@ -117,7 +124,8 @@ inline void place_upper(const Block& k, const T* __restrict src, int64_t room, T
 
 // Add the magnitudes that a block brings to the diagonal of its part.
 template <class T>
-GNEWT_INLINE void place_diagonal(const Block& k, const T* src, T* to) {
+GNEWT_INLINE
+void place_diagonal(const Block& k, const T* src, T* to) {
     const int64_t outer = k.transposed ? k.col : k.row, inner = k.transposed ? k.row : k.col;
     if (outer == inner && k.len > 0 && k.len + (k.rows - 1) * k.dlen >= k.rows) {
         int64_t at = 0, step = k.step + 1;

@@ -9,12 +9,15 @@ namespace GNEWT_ISA {
 template <class T, class Assembled>
 class Careful : private Panel<T> {
     using Base = Panel<T>;
-    using Base::advance, Base::exchange, Base::fetch, Base::find_units, Base::largest, Base::largest_but, Base::sound, Base::update, Base::update_rows;
-    using Base::f_, Base::w_, Base::v_, Base::unit_, Base::diagonal_, Base::x_, Base::used_, Base::end_, Base::first_, Base::top_;
+    using Base::advance, Base::exchange, Base::fetch, Base::find_units, Base::largest, Base::largest_but, Base::sound,
+        Base::update, Base::update_rows;
+    using Base::f_, Base::w_, Base::v_, Base::unit_, Base::diagonal_, Base::x_, Base::used_, Base::end_, Base::first_,
+        Base::top_;
 
 public:
     // `assembled(i, j)`: the sum of magnitudes that sources added into an entry, in the order in which rows came; at_most(i, j): no less.
-    Careful(const CarefulFront<T>& front, Assembled assembled, Tally& tally) : Base(front), assembled_(assembled), tally_(tally) {}
+    Careful(const CarefulFront<T>& front, Assembled assembled, Tally& tally)
+        : Base(front), assembled_(assembled), tally_(tally) {}
 
     using Base::scratch_size;
 
@@ -89,14 +92,13 @@ private:
         }
     }
 
-    T noise(int64_t i, int64_t j) const {
-        return rounding(std::sqrt(f_.bound[i]) * std::sqrt(f_.bound[j]));
-    }
+    T noise(int64_t i, int64_t j) const { return rounding(std::sqrt(f_.bound[i]) * std::sqrt(f_.bound[j])); }
 
     // Whether entry (i, c) may be what rounding left of sources that cancelled, besides `noise`.
     bool rounded(T entry, int64_t i, int64_t c, T noise) {
         const int64_t x = f_.origin[i], y = f_.origin[c];
-        return !(abs(entry) > noise + rounding(assembled_.at_most(x, y))) && abs(entry) <= noise + rounding(assembled_(x, y));
+        return !(abs(entry) > noise + rounding(assembled_.at_most(x, y))) &&
+               abs(entry) <= noise + rounding(assembled_(x, y));
     }
 
     // Whether a pivot `size` of row c, which is in w, is more than noise.
@@ -120,8 +122,8 @@ private:
             const int64_t k = top_, n = f_.n, j = floor_to_vector<T>(k);
             T *u = f_.r + k * f_.ld, *l = f_.l + k * n;
             if (k > first_)
-                row_of_tiles<T, 1, kSubtract>(k - first_, f_.l + first_ * n + k, n, f_.r + first_ * f_.ld + j, f_.ld, u + j, f_.ld,
-                                              u + j, f_.ld, end_ - j);
+                row_of_tiles<T, 1, kSubtract>(k - first_, f_.l + first_ * n + k, n, f_.r + first_ * f_.ld + j, f_.ld,
+                                              u + j, f_.ld, u + j, f_.ld, end_ - j);
             if (!good(u, k)) {
                 update_rows(k + 1);
                 return;
@@ -151,7 +153,8 @@ private:
         const T x = w_[c] * sc * sc / b, y = v_[partner] * sr * sr / b, det = abs(x * y - 1);
         if (det == 0 || !finite(det)) return false;
         // Duff and Reid's test: |P⁻¹| times the largest entries outside P; and P must not be singular to rounding.
-        if (strict_ && (cancelled(abs(w_[c]), f_.bound[c]) || cancelled(abs(v_[partner]), f_.bound[partner]))) return false;
+        if (strict_ && (cancelled(abs(w_[c]), f_.bound[c]) || cancelled(abs(v_[partner]), f_.bound[partner])))
+            return false;
         const T growth = max(abs(y) * over_c + over_r, over_c + abs(x) * over_r) / (det * b);
         const T size = det * b / max(max(abs(x), abs(y)), T(1));
         if (!(growth <= T(1 / kThreshold)) || !(abs(w_[partner]) > Precision<T>::tiny)) return false;
@@ -176,7 +179,7 @@ private:
         uncertain_ = uncertain_ || cancelled(size, f_.bound[k]);
         if (size < T(kDoubtful) * f_.bound[k]) lost_ = lost_ || largest(u, k, n) * unit_[k] < T(kDoubtful);
         tally_.add(double(d));
-        T *__restrict bound = f_.bound, *__restrict diagonal = diagonal_;
+        T* __restrict bound = f_.bound, * __restrict diagonal = diagonal_;
         for (int64_t j = k + 1; j < n; ++j) {
             const T factor = u[j] * inverse, part = factor * u[j];
             l[j] = factor;
@@ -200,9 +203,11 @@ private:
         std::memcpy(u + f_.ld + k, v_ + k, size_t(used_ - k) * sizeof(T));
         const T x = a / b, y = d / b, t = 1 / ((x * y - 1) * b);
         uncertain_ = uncertain_ || cancelled(abs(a), f_.bound[k]) || cancelled(abs(d), f_.bound[k + 1]);
-        if (uncertain_) lost_ = lost_ || largest(w_, k, n) * unit_[k] < T(kDoubtful) || largest(v_, k, n) * unit_[k + 1] < T(kDoubtful);
-        const T *__restrict w = w_, *__restrict v = v_;
-        T *__restrict out = l, *__restrict next = m, *__restrict bound = f_.bound, *__restrict diagonal = diagonal_;
+        if (uncertain_)
+            lost_ =
+                lost_ || largest(w_, k, n) * unit_[k] < T(kDoubtful) || largest(v_, k, n) * unit_[k + 1] < T(kDoubtful);
+        const T* __restrict w = w_, * __restrict v = v_;
+        T* __restrict out = l, * __restrict next = m, * __restrict bound = f_.bound, * __restrict diagonal = diagonal_;
         for (int64_t j = k + 2; j < n; ++j) {
             const T i = (y * w[j] - v[j]) * t, o = (x * v[j] - w[j]) * t;
             out[j] = i;

@@ -13,7 +13,9 @@ struct Course {
 
     bool reserve() {
         const int64_t unknowns = plan.causal() ? plan.num_slots() : plan.num_unknowns();
-        if (!waiting.reserve(plan.num_fronts() + 1) || !z.reserve(unknowns * columns) || !stack.reserve(largest_stack())) return false;
+        if (!waiting.reserve(plan.num_fronts() + 1) || !z.reserve(unknowns * columns) ||
+            !stack.reserve(largest_stack()))
+            return false;
         if (!plan.causal()) std::memset(z.data(), 0, size_t(unknowns * columns) * sizeof(T));
         return true;
     }
@@ -54,8 +56,9 @@ struct Course {
     T* factor;                // where its rows of L go, if it takes the pivots of the plan
     int64_t num_waiting = 0;  // messages on the stack; those of the children of the next front are the last
     Tally tally;
-    bool lost = false;        // a whole row is little of what was summed into it: only noise that was followed from the leaves on can tell what it is
-    Buffer<T> stack, z;       // z: right-hand sides as rows of L, at the unknowns that were eliminated
+    bool lost =
+        false;  // a whole row is little of what was summed into it: only noise that was followed from the leaves on can tell what it is
+    Buffer<T> stack, z;  // z: right-hand sides as rows of L, at the unknowns that were eliminated
     Buffer<Message> waiting;
     Gathering<T> gathering;
 };

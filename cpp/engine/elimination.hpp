@@ -18,7 +18,8 @@ public:
         const Status status = eliminate();
         const Tally& tally = course_.tally;
         const bool causal = course_.plan.causal();
-        const int64_t pairs = causal ? 0 : course_.plan.num_slots() - course_.plan.num_inputs(), nulls = careful_.nulls();
+        const int64_t pairs = causal ? 0 : course_.plan.num_slots() - course_.plan.num_inputs(),
+                      nulls = careful_.nulls();
         const Records<T> records = careful_.records();
         int32_t* info = call_.info;
         info[kStatus] = status;

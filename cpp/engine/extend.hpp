@@ -30,11 +30,13 @@ struct Children {
                     const int64_t low = flipped ? cols[1] : rows[1], high = flipped ? rows[1] : cols[1];
                     if (low >= p) continue;
                     T* to = high < p ? pp + low * ldp + high : c + low * ld + late + high - p;
-                    add_rectangle(schur + row * ldb + d + cols[0], ldb, rows[2], cols[2], x == y, flipped, to, high < p ? ldp : ld);
+                    add_rectangle(schur + row * ldb + d + cols[0], ldb, rows[2], cols[2], x == y, flipped, to,
+                                  high < p ? ldp : ld);
                 }
                 if (rows[1] >= p) continue;
                 for (int32_t i = 0; i < rows[2]; ++i) {
-                    for (int64_t j = 0; j < columns; ++j) pp[(rows[1] + i) * ldp + p + j] += carried[(row + i) * columns + j];
+                    for (int64_t j = 0; j < columns; ++j)
+                        pp[(rows[1] + i) * ldp + p + j] += carried[(row + i) * columns + j];
                     for (int64_t j = 0; j < d; ++j) c[(rows[1] + i) * ld + at + j] += schur[j * ldb + row + i];
                     bound[rows[1] + i] += sizes[row + i];
                 }
@@ -72,7 +74,8 @@ struct Children {
                     add_rectangle(schur + row * ldb + d + cols[0], ldb, rows[2], cols[2], x == y, flipped, to, ld);
                 }
                 for (int32_t i = 0; i < rows[2]; ++i) {
-                    for (int64_t j = 0; j < columns; ++j) r[(home + i) * ld + n + j] += carried[(row + i) * columns + j];
+                    for (int64_t j = 0; j < columns; ++j)
+                        r[(home + i) * ld + n + j] += carried[(row + i) * columns + j];
                     bound[home + i] += sizes[row + i];
                 }
             }

@@ -1,6 +1,6 @@
 // The engine as XLA custom calls. Leading axes are batch axes; an operand has the batch's size on each, or one.
-#include "call.hpp"
 #include "xla/ffi/api/ffi.h"
+#include "call.hpp"
 
 namespace ffi = xla::ffi;
 
@@ -10,8 +10,10 @@ namespace {
 // Where an operand's numbers for a batch element begin, with size-one axes repeated.
 template <class B>
 struct Batched {
-    explicit Batched(B& buffer, int64_t core_axes) : buffer_(buffer), axes_(int64_t(buffer.dimensions().size()) - core_axes) {
-        for (size_t i = size_t(axes_ < 0 ? 0 : axes_); i < buffer.dimensions().size(); ++i) size_ *= buffer.dimensions()[i];
+    explicit Batched(B& buffer, int64_t core_axes)
+        : buffer_(buffer), axes_(int64_t(buffer.dimensions().size()) - core_axes) {
+        for (size_t i = size_t(axes_ < 0 ? 0 : axes_); i < buffer.dimensions().size(); ++i)
+            size_ *= buffer.dimensions()[i];
     }
 
     // Axes that are not there count as one.
@@ -62,11 +64,12 @@ ffi::Error factor_solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi:
                         ffi::ResultBuffer<ffi::S32> info, ffi::ResultBuffer<D> real, ffi::ResultBuffer<ffi::S8> null) {
     using T = ffi::NativeType<D>;
     const auto dims = solution->dimensions();
-    if (dims.size() < 2) return ffi::Error::InvalidArgument("gnewt: the right-hand side must have shape [..., N, columns]");
+    if (dims.size() < 2)
+        return ffi::Error::InvalidArgument("gnewt: the right-hand side must have shape [..., N, columns]");
     const ffi::Span<const int64_t> batch(dims.begin(), dims.size() - 2);
     const int64_t n = dims[dims.size() - 2], columns = dims[dims.size() - 1];
-    const Batched plans(plan, 1), source(sources, 1), shifts(shift, 0), given(rhs, 2), out(*solution, 2), numbers(*factor, 1),
-        integers(*index, 1), infos(*info, 1), reals(*real, 1), nulls(*null, 1);
+    const Batched plans(plan, 1), source(sources, 1), shifts(shift, 0), given(rhs, 2), out(*solution, 2),
+        numbers(*factor, 1), integers(*index, 1), infos(*info, 1), reals(*real, 1), nulls(*null, 1);
     if (!plans.fits(batch) || plans.size() != int64_t(plan.element_count()))
         return ffi::Error::InvalidArgument("gnewt: one plan serves a whole batch");
     if (!source.fits(batch) || !shifts.fits(batch) || !given.fits(batch) || given.size() != n * columns ||
@@ -77,9 +80,9 @@ ffi::Error factor_solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi:
         return ffi::Error::InvalidArgument("gnewt: the plan does not fit the results");
     const int64_t elements = count(batch);
     for (int64_t e = 0; e < elements; ++e)
-        run(Call<T>{p, plans.size(), source.at(e, batch), source.size(), *shifts.at(e, batch), given.at(e, batch), n, columns,
-                    out.at(e, batch), numbers.at(e, batch), numbers.size(), integers.at(e, batch), integers.size(),
-                    infos.at(e, batch), reals.at(e, batch), nulls.at(e, batch)});
+        run(Call<T>{p, plans.size(), source.at(e, batch), source.size(), *shifts.at(e, batch), given.at(e, batch), n,
+                    columns, out.at(e, batch), numbers.at(e, batch), numbers.size(), integers.at(e, batch),
+                    integers.size(), infos.at(e, batch), reals.at(e, batch), nulls.at(e, batch)});
     return ffi::Error::Success();
 }
 
@@ -88,14 +91,16 @@ ffi::Error solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer
                  ffi::Buffer<ffi::S32> info, ffi::Buffer<D> real, ffi::Buffer<D> rhs, ffi::ResultBuffer<D> solution) {
     using T = ffi::NativeType<D>;
     const auto dims = solution->dimensions();
-    if (dims.size() < 2) return ffi::Error::InvalidArgument("gnewt: the right-hand side must have shape [..., N, columns]");
+    if (dims.size() < 2)
+        return ffi::Error::InvalidArgument("gnewt: the right-hand side must have shape [..., N, columns]");
     const ffi::Span<const int64_t> batch(dims.begin(), dims.size() - 2);
     const int64_t n = dims[dims.size() - 2], columns = dims[dims.size() - 1];
-    const Batched plans(plan, 1), source(sources, 1), numbers(factor, 1), integers(index, 1), infos(info, 1), reals(real, 1),
-        given(rhs, 2), out(*solution, 2);
-    if (!plans.fits(batch) || plans.size() != int64_t(plan.element_count()) || !source.fits(batch) || !numbers.fits(batch) ||
-        !integers.fits(batch) || !infos.fits(batch) || !reals.fits(batch) || !given.fits(batch) || given.size() != n * columns ||
-        infos.size() != kInfoSize || reals.size() != kRealSize || integers.size() < 4)
+    const Batched plans(plan, 1), source(sources, 1), numbers(factor, 1), integers(index, 1), infos(info, 1),
+        reals(real, 1), given(rhs, 2), out(*solution, 2);
+    if (!plans.fits(batch) || plans.size() != int64_t(plan.element_count()) || !source.fits(batch) ||
+        !numbers.fits(batch) || !integers.fits(batch) || !infos.fits(batch) || !reals.fits(batch) ||
+        !given.fits(batch) || given.size() != n * columns || infos.size() != kInfoSize || reals.size() != kRealSize ||
+        integers.size() < 4)
         return ffi::Error::InvalidArgument("gnewt: operands of solve do not fit together");
     const int64_t elements = count(batch);
     for (int64_t e = 0; e < elements; ++e)

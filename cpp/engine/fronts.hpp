@@ -16,8 +16,14 @@ template <class T>
 class CarefulFronts {
 public:
     explicit CarefulFronts(Course<T>& course)
-        : course_(course), call_(course.call), plan_(course.plan), columns_(course.columns), num_waiting_(course.num_waiting),
-          stack_(course.stack), z_(course.z), waiting_(course.waiting) {
+        : course_(course),
+          call_(course.call),
+          plan_(course.plan),
+          columns_(course.columns),
+          num_waiting_(course.num_waiting),
+          stack_(course.stack),
+          z_(course.z),
+          waiting_(course.waiting) {
         begin(true);
     }
 
@@ -83,9 +89,9 @@ private:
         at.r = at.c + p * at.ld;
         at.panel = at.r + (ready ? 0 : n) * at.ld;
         at.bound = at.panel + Search::scratch_size(n, at.ld);
-        at.given = at.bound + at.ld;      // the bounds as they were before the elimination, ...
-        at.local = at.given + at.ld;      // ... the part of them that arises in this front, ...
-        at.through = at.local + at.ld;    // ... and the part that comes through the pairs
+        at.given = at.bound + at.ld;    // the bounds as they were before the elimination, ...
+        at.local = at.given + at.ld;    // ... the part of them that arises in this front, ...
+        at.through = at.local + at.ld;  // ... and the part that comes through the pairs
         at.rows = at.through + at.ld;
         at.y = at.rows + at.ld;
         at.pair_bound = at.y + n * columns_;
@@ -237,7 +243,8 @@ private:
         largest_ = max(largest_, n);
         const bool planned = plan_.causal() && !late;  // the plan has room for the rows of L
         if (!numbers_.reserve(numbers_end_ + (planned ? m : m * (n + 1)), numbers_end_) ||
-            !index_.reserve(index_end_ + kRecordHeader + n + m + 1, index_end_) || !places_.reserve(2 * n + 1) || !flags_.reserve(n + 1) || !off_.reserve(m + 1))
+            !index_.reserve(index_end_ + kRecordHeader + n + m + 1, index_end_) || !places_.reserve(2 * n + 1) ||
+            !flags_.reserve(n + 1) || !off_.reserve(m + 1))
             return kOutOfMemory;
         T* l = planned ? course_.factor : numbers_.data() + numbers_end_;
         int32_t *record = index_.data() + index_end_, *ids = record + kRecordHeader;
@@ -248,9 +255,27 @@ private:
         if (late) std::memcpy(ids, late_.data() + late_end_, size_t(late) * sizeof(int32_t));
         std::memcpy(ids + late, front.slots + p, size_t(n - late) * sizeof(int32_t));
 
-        CarefulFront<T> whole{at.r,  at.ld, n,          m,       columns_, probes_of<T>(n), at.bound, at.given, at.local, at.f, at.pair_bound, p, ids, places_.data(), places_.data() + n,
-                                    flags_.data(), l,     off_.data(), at.y, at.panel,
-                                    plan_.causal() ? plan_.num_slots() : plan_.num_inputs()};
+        CarefulFront<T> whole{at.r,
+                              at.ld,
+                              n,
+                              m,
+                              columns_,
+                              probes_of<T>(n),
+                              at.bound,
+                              at.given,
+                              at.local,
+                              at.f,
+                              at.pair_bound,
+                              p,
+                              ids,
+                              places_.data(),
+                              places_.data() + n,
+                              flags_.data(),
+                              l,
+                              off_.data(),
+                              at.y,
+                              at.panel,
+                              plan_.causal() ? plan_.num_slots() : plan_.num_inputs()};
         whole.write_probes();
         Search careful(whole, Assembled<T>(front, call_.sources, late, at.rows), course_.tally);
         for (int32_t i = 0; i < shape.num_pairs; ++i)
@@ -274,7 +299,8 @@ private:
     }
 
     // Write the Schur complement to the stack, without the rows that are null; in a root all that is left is null.
-    Status pass_on(int32_t number, const Shape& shape, const Parts& at, int64_t taken, int32_t* record, int32_t* ids, int64_t base) {
+    Status pass_on(int32_t number, const Shape& shape, const Parts& at, int64_t taken, int32_t* record, int32_t* ids,
+                   int64_t base) {
         const int64_t n = at.n, m = at.m;
         int64_t nulls = 0;
         if (!late_.reserve(late_end_ + m)) return kOutOfMemory;
@@ -328,7 +354,7 @@ private:
     int64_t nulls_, delayed_, numbers_end_, index_end_, late_end_, largest_ = 0;
     int32_t first_null_;
     bool mixed_;
-    Buffer<T> &stack_, &z_, work_, off_;
+    Buffer<T>&stack_, &z_, work_, off_;
     Buffer<Message>& waiting_;
     Buffer<int32_t> late_, places_;
     Region<T> numbers_;  // of the records

@@ -52,7 +52,8 @@ public:
     bool add(const PlanView& plan, const Message& message, const T* stack, int64_t columns) {
         const Shape shape = plan.front(message.front).shape;
         bool waits = message.delayed;
-        for (int32_t x = 0; x < shape.num_runs; ++x) waits |= shape.runs[3 * x + 1] < p_;  // pairs are substituted later
+        for (int32_t x = 0; x < shape.num_runs; ++x)
+            waits |= shape.runs[3 * x + 1] < p_;  // pairs are substituted later
         if (waits) return false;
         Children<T>{plan, &message, 1, stack, columns, 0}.add_to_rest(p_, n_, matrix(), ld_, bound());
         ++added_;
@@ -120,12 +121,15 @@ public:
     void begin_again() { front_ = -1, seen_ = 0; }
 
 private:
-    static GNEWT_INLINE void add_scattered(int64_t from, int64_t to, T scale, const T* __restrict f, const int32_t* places, T* __restrict row) {
+    static GNEWT_INLINE
+    void add_scattered(int64_t from, int64_t to, T scale, const T* __restrict f, const int32_t* places,
+                       T* __restrict row) {
 #pragma GCC unroll 4
         for (int64_t j = from; j < to; ++j) row[places[j]] += scale * f[j];
     }
 
-    static GNEWT_INLINE void ask_for(const T* from, int64_t n) {
+    static GNEWT_INLINE
+    void ask_for(const T* from, int64_t n) {
         for (int64_t j = 0; j < n; j += 64 / int64_t(sizeof(T))) __builtin_prefetch(from + j, 1);
     }
 

@@ -10,16 +10,13 @@ constexpr int64_t kPanel = 16, kBlock = 8;  // rows whose update of the rest is 
 
 // Whether a diagonal entry kept its size.
 template <class T>
-GNEWT_INLINE bool kept(T value, T size) {
-    return abs(value) >= T(kDoubtful) * size;
-}
+GNEWT_INLINE
+bool kept(T value, T size) { return abs(value) >= T(kDoubtful) * size; }
 
 // Whether entry (i, j) kept its size, in units in which what was summed into the diagonal is one.
 template <class T>
-GNEWT_INLINE bool kept(T value, T size_i, T size_j) {
-    return abs(value) >= T(kDoubtful) * std::sqrt(size_i) * std::sqrt(size_j);
-}
-
+GNEWT_INLINE
+bool kept(T value, T size_i, T size_j) { return abs(value) >= T(kDoubtful) * std::sqrt(size_i) * std::sqrt(size_j); }
 
 // ... and whether any row of a whole matrix has.
 template <class T>
@@ -92,7 +89,9 @@ inline bool grows_little(const Rows<T>& rows, int64_t q, int64_t first, int64_t 
     for (int64_t k = first; k < last; ++k) {
         const T *l = rows.out + k * rows.n, d = l[k];
         for (int64_t j = k + 1; j < rows.n; ++j)
-            if (!(abs(l[j]) <= T(1 / kThreshold)) && !(abs(l[j] * (l[j] * d)) * T(kThreshold) <= rows.size[j < q ? j : j + rows.gap])) return false;
+            if (!(abs(l[j]) <= T(1 / kThreshold)) &&
+                !(abs(l[j] * (l[j] * d)) * T(kThreshold) <= rows.size[j < q ? j : j + rows.gap]))
+                return false;
     }
     return true;
 }
@@ -107,7 +106,8 @@ struct Pivots {
 // The elimination of the block on the diagonal of the M rows from `first` on, number by number. Pivots wait for each other: between(k as a constant) is called
 // behind the k-th, and may do what need not wait. LOWER: the lower triangle is given.
 template <class T, int M, bool LOWER, class Between>
-GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out, Between between) {
+GNEWT_INLINE
+void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out, Between between) {
     const T* r = rows.r + first * (rows.ld + 1);
     T a[M][M], squares = 0;
 #pragma GCC unroll 8
@@ -130,13 +130,15 @@ GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out
     out.squares = squares;
 }
 template <class T, int M>
-GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out) {
+GNEWT_INLINE
+void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out) {
     find_pivots<T, M, false>(rows, first, out, [](auto) GNEWT_LAMBDA {});
 }
 
 // Whether these pivots are good; and the right-hand sides as rows of L.
 template <class T, int M>
-GNEWT_INLINE bool test_pivots(const Rows<T>& rows, int64_t first, const Pivots<T>& pivots) {
+GNEWT_INLINE
+bool test_pivots(const Rows<T>& rows, int64_t first, const Pivots<T>& pivots) {
     const int64_t ld = rows.ld, columns = rows.columns;
     const T *d = pivots.d, *size = rows.size + first;
     bool good = true;
@@ -168,7 +170,8 @@ struct Standing {
     const T* r;
     int64_t ld;
     template <int M, int VECTORS>
-    GNEWT_INLINE void get(int64_t j, Vec<T> (&u)[M][VECTORS]) const {
+    GNEWT_INLINE
+    void get(int64_t j, Vec<T> (&u)[M][VECTORS]) const {
 #pragma GCC unroll 8
         for (int k = 0; k < M; ++k)
 #pragma GCC unroll 8
@@ -178,7 +181,9 @@ struct Standing {
 
 // Eliminate in VECTORS vectors of the rest of these rows, from column j on: they stay in registers. `largest`: of the magnitudes in L.
 template <class T, int M, int VECTORS, class Given>
-GNEWT_INLINE void use_pivots_strip(const Rows<T>& rows, int64_t first, int64_t j, int64_t q, const Pivots<T>& pivots, const Given& given, Vec<T>& largest) {
+GNEWT_INLINE
+void use_pivots_strip(const Rows<T>& rows, int64_t first, int64_t j, int64_t q, const Pivots<T>& pivots,
+                      const Given& given, Vec<T>& largest) {
     constexpr int64_t w = kWidth<T>;
     const int64_t ld = rows.ld, n = rows.n, columns = rows.columns, gap = rows.gap;
     const bool stays = gap == 0 || j >= q;
@@ -222,8 +227,12 @@ GNEWT_INLINE void use_pivots_strip(const Rows<T>& rows, int64_t first, int64_t j
 
 // ... and in all of it, from the column `begin` on. Whether the pivots are good.
 template <class T, int M, class Given>
-GNEWT_INLINE bool use_pivots(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q, const Pivots<T>& pivots, const Given& given, Vec<T>& largest) {
-    constexpr int sums = kTileRows * kTileVectors, most = Given::ready || sums < 2 * M ? 1 : sums < 4 * M ? sums / M : 4;
+GNEWT_INLINE
+bool use_pivots(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q, const Pivots<T>& pivots,
+                const Given& given, Vec<T>& largest) {
+    constexpr int sums = kTileRows * kTileVectors, most = Given::ready || sums < 2 * M ? 1
+                                                          : sums < 4 * M               ? sums / M
+                                                                                       : 4;
     constexpr int64_t w = kWidth<T>;
     const bool good = test_pivots<T, M>(rows, first, pivots);
     T* out = rows.out + first * (rows.n + 1);
@@ -244,10 +253,12 @@ GNEWT_INLINE bool use_pivots(const Rows<T>& rows, int64_t first, int64_t begin, 
 
 // ... and in the columns before `begin`, where a test failed: it is asked what is left of these rows.
 template <class T>
-inline void use_pivots_before(const Rows<T>& rows, int64_t first, int64_t last, int64_t begin, const Pivots<T>& pivots) {
+inline void use_pivots_before(const Rows<T>& rows, int64_t first, int64_t last, int64_t begin,
+                              const Pivots<T>& pivots) {
     for (int64_t k = first; k < last; ++k)
         for (int64_t i = k + 1; i < last; ++i)
-            for (int64_t j = i; j < begin; ++j) rows.r[i * rows.ld + j] -= pivots.l[i - first][k - first] * rows.r[k * rows.ld + j];
+            for (int64_t j = i; j < begin; ++j)
+                rows.r[i * rows.ld + j] -= pivots.l[i - first][k - first] * rows.r[k * rows.ld + j];
 }
 
 template <class T, int M>
@@ -255,14 +266,15 @@ __attribute__((noinline)) inline void find_pivots_call(const Rows<T>& rows, int6
     find_pivots<T, M>(rows, first, out);
 }
 template <class T, int M, class Given>
-__attribute__((noinline)) inline bool use_pivots_call(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q, const Pivots<T>& pivots,
-                                                     const Given& given, Vec<T>& largest) {
+__attribute__((noinline)) inline bool use_pivots_call(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q,
+                                                      const Pivots<T>& pivots, const Given& given, Vec<T>& largest) {
     return use_pivots<T, M>(rows, first, begin, q, pivots, given, largest);
 }
 
 // The last tests on the rows [first, last). Where one fails, their pivots are put on the diagonal of `r`: it is asked what is left of these rows.
 template <class T>
-GNEWT_INLINE bool passes(const Rows<T>& rows, int64_t q, int64_t first, int64_t last, bool good, bool small, Vec<T> largest) {
+GNEWT_INLINE
+bool passes(const Rows<T>& rows, int64_t q, int64_t first, int64_t last, bool good, bool small, Vec<T> largest) {
     T top = 0;
     for (int64_t j = 0; j < kWidth<T>; ++j) top = max(top, largest[j]);
     small &= top <= T(1 / kThreshold);
@@ -273,7 +285,8 @@ GNEWT_INLINE bool passes(const Rows<T>& rows, int64_t q, int64_t first, int64_t 
 
 // Count the pivots, which are on the diagonal of out[q, n]; whether there are some of both signs.
 template <class T, int Q>
-GNEWT_INLINE bool count_pivots(const T* out, int64_t q, int64_t n, Tally& tally) {
+GNEWT_INLINE
+bool count_pivots(const T* out, int64_t q, int64_t n, Tally& tally) {
     const int64_t above = tally.positive, below = tally.negative;
     if constexpr (Q > 0) {
         T d[Q];
@@ -294,7 +307,9 @@ GNEWT_INLINE bool count_pivots(const T* out, int64_t q, int64_t n, Tally& tally)
 // to it. Q: the rows, at most kBlock, where they and all sizes are constants, else 0; FIXED: products are to be unrolled as well. False where a test failed: then
 // `schur` and `tally` are as they were. `meanwhile` is called while the first pivots are waited for: it may compute the other rows.
 template <class T, int Q, bool FIXED, class Meanwhile>
-GNEWT_INLINE bool eliminate_rows(const Rows<T>& rows, int64_t q, int part, T* __restrict schur, int64_t lds, Tally& tally, Meanwhile meanwhile) {
+GNEWT_INLINE
+bool eliminate_rows(const Rows<T>& rows, int64_t q, int part, T* __restrict schur, int64_t lds, Tally& tally,
+                    Meanwhile meanwhile) {
     static_assert(Q <= kBlock);
     const int64_t n = rows.n, ld = rows.ld, at = q + rows.gap;
     T *r = rows.r, *out = rows.out;
@@ -311,22 +326,29 @@ GNEWT_INLINE bool eliminate_rows(const Rows<T>& rows, int64_t q, int part, T* __
                 meanwhile();
                 good &= use_pivots<T, Q>(rows, k, begin, q, pivots, given, largest);
             } else {
-                with_rows<kBlock>(end - k, [&](const auto m) { find_pivots_call<T, int(decltype(m)::value)>(rows, k, pivots); });
+                with_rows<kBlock>(end - k,
+                                  [&](const auto m) { find_pivots_call<T, int(decltype(m)::value)>(rows, k, pivots); });
                 if (k == 0) meanwhile();
-                with_rows<kBlock>(end - k, [&](const auto m) { good &= use_pivots_call<T, int(decltype(m)::value)>(rows, k, begin, q, pivots, given, largest); });
+                with_rows<kBlock>(end - k, [&](const auto m) {
+                    good &= use_pivots_call<T, int(decltype(m)::value)>(rows, k, begin, q, pivots, given, largest);
+                });
             }
             small &= pivots.little();
             if (!good) use_pivots_before(rows, k, end, begin, pivots);
-            if (end < last) multiply<T, kSubtract, FIXED>(end - k, end, last, kUpper, at + n - q, out + k * n, n, r + k * ld, ld, r, ld, r, ld);
+            if (end < last)
+                multiply<T, kSubtract, FIXED>(end - k, end, last, kUpper, at + n - q, out + k * n, n, r + k * ld, ld, r,
+                                              ld, r, ld);
         }
         if (!passes(rows, q, first, last, good, small, largest)) return false;
         const T *l = out + first * n, *u = r + first * ld;
         T* rest = r + q * ld + at;
         if (last < q) {
             multiply<T, kSubtract, FIXED>(last - first, last, q, kUpper, at + n - q, l, n, u, ld, r, ld, r, ld);
-            multiply<T, kSubtract, FIXED>(last - first, 0, n - q, part, n - q, l + q, n, u + at, ld, rest, ld, rest, ld);
+            multiply<T, kSubtract, FIXED>(last - first, 0, n - q, part, n - q, l + q, n, u + at, ld, rest, ld, rest,
+                                          ld);
         } else {  // the last panel: what is left goes straight to the stack
-            multiply<T, kSubtract, FIXED>(last - first, 0, n - q, part, n - q, l + q, n, u + at, ld, rest, ld, schur, lds);
+            multiply<T, kSubtract, FIXED>(last - first, 0, n - q, part, n - q, l + q, n, u + at, ld, rest, ld, schur,
+                                          lds);
         }
     }
     if (q == 0)

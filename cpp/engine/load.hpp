@@ -32,7 +32,9 @@ inline bool indefinite(int64_t p, int64_t q, const T* f, const T* w, const T* c,
 // Load all sources of a front; return the first block that goes to R. `apart`: the first num_set blocks of R are written, not added. Never inlined: it needs
 // the registers for itself.
 template <class T>
-__attribute__((noinline)) inline int32_t load_sources(const Call<T>& call, const Front& front, bool apart, int64_t p, T* pp, int64_t ldp, T* weight, T* f, T* c, T* rest, int64_t ld, T* size) {
+__attribute__((noinline)) inline int32_t load_sources(const Call<T>& call, const Front& front, bool apart, int64_t p,
+                                                      T* pp, int64_t ldp, T* weight, T* f, T* c, T* rest, int64_t ld,
+                                                      T* size) {
     const Shape& shape = front.shape;
     const bool dense = shape.flags & kDenseJacobian;
     if (p && !dense) std::memset(f, 0, size_t(p * ld) * sizeof(T));
@@ -68,7 +70,8 @@ __attribute__((noinline)) inline int32_t load_sources(const Call<T>& call, const
 
 // F := (I - G)⁻¹F, from the last pair, which reads no other, to the first; and the magnitudes that went into it.
 template <class T>
-inline void unfold(const Call<T>& call, const Front& front, int32_t blocks, int64_t p, int64_t n, T* f, T* spread, int64_t ld) {
+inline void unfold(const Call<T>& call, const Front& front, int32_t blocks, int64_t p, int64_t n, T* f, T* spread,
+                   int64_t ld) {
     const Shape& shape = front.shape;
     for (int64_t i = 0; i < p * ld; ++i) spread[i] = abs(f[i]);
     for (int64_t row = p - 1; row >= 0; --row)

@@ -48,7 +48,8 @@ private:
         bytes = (bytes + huge - 1) / huge * huge;
         void* memory = std::aligned_alloc(huge, bytes);
 #ifdef MADV_HUGEPAGE
-        if (memory) madvise(memory, bytes, MADV_HUGEPAGE);  // a page fault for every 4 KiB would take as long as the arithmetic
+        if (memory)
+            madvise(memory, bytes, MADV_HUGEPAGE);  // a page fault for every 4 KiB would take as long as the arithmetic
 #endif
         return memory;
     }
@@ -111,7 +112,8 @@ template <class T>
 struct Precision;
 template <>
 struct Precision<double> {
-    static constexpr double eps = 2.220446049250313e-16, root = 1.5e-8, tiny = 1e-290;  // nothing smaller is a pivot: its inverse overflows
+    static constexpr double eps = 2.220446049250313e-16, root = 1.5e-8,
+                            tiny = 1e-290;  // nothing smaller is a pivot: its inverse overflows
 };
 template <>
 struct Precision<float> {
@@ -121,8 +123,9 @@ struct Precision<float> {
 // The constants of the pivot test, as in kkt/pivots.py.
 constexpr double kThreshold = 0.01;  // a pivot may make entries grow by at most 1 / kThreshold
 constexpr double kCancelled = 0.1;   // an entry below this share of what was added into it has cancelled
-constexpr double kDoubtful = 1e-4;   // the share of what was summed into a diagonal entry below which the quick elimination is in doubt
-constexpr double kNoise = 32.0;      // an entry below kNoise * eps * (what was added into it) counts as zero
+constexpr double kDoubtful =
+    1e-4;  // the share of what was summed into a diagonal entry below which the quick elimination is in doubt
+constexpr double kNoise = 32.0;  // an entry below kNoise * eps * (what was added into it) counts as zero
 
 template <class T>
 inline bool cancelled(T value, T bound) {

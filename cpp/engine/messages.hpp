@@ -20,7 +20,8 @@ inline int64_t message_size(int64_t m, int64_t columns) {
 
 // Add a rectangle, its upper triangle, or its transpose (by strips, so that what is written stays in the cache).
 template <class T>
-inline void add_rectangle(const T* from, int64_t ldb, int32_t rows, int32_t cols, bool triangle, bool flipped, T* to, int64_t ld) {
+inline void add_rectangle(const T* from, int64_t ldb, int32_t rows, int32_t cols, bool triangle, bool flipped, T* to,
+                          int64_t ld) {
     constexpr int32_t strip = 8;
     for (int32_t first = 0; flipped && first < cols; first += strip)
         for (int32_t i = 0; i < rows; ++i)
@@ -51,7 +52,8 @@ struct Messages {
                     const int64_t low = flipped ? cols[1] : rows[1], high = flipped ? rows[1] : cols[1];
                     if (low >= p) continue;
                     T* to = high < p ? pp + low * ldp + high : c + low * ld + high - p;
-                    add_rectangle(schur + rows[0] * ldb + cols[0], ldb, rows[2], cols[2], x == y, flipped, to, high < p ? ldp : ld);
+                    add_rectangle(schur + rows[0] * ldb + cols[0], ldb, rows[2], cols[2], x == y, flipped, to,
+                                  high < p ? ldp : ld);
                 }
                 if (rows[1] >= p) continue;
                 add(v + rows[1] * columns, carried + rows[0] * columns, rows[2] * columns);
@@ -94,7 +96,8 @@ struct Messages {
             const T* schur = stack + first[k].at;
             for (int32_t x = 0; x < child.num_runs; ++x) {
                 const int32_t* rows = child.runs + 3 * x;
-                for (int64_t i = 0; i < rows[2]; ++i) diagonal[rows[1] + i] += schur[(rows[0] + i) * (padded<T>(child.b) + 1)];
+                for (int64_t i = 0; i < rows[2]; ++i)
+                    diagonal[rows[1] + i] += schur[(rows[0] + i) * (padded<T>(child.b) + 1)];
             }
         }
     }

@@ -49,20 +49,21 @@ struct CarefulFront {
     T* r;
     int64_t ld, n, candidates, columns, probes;
     T* bound;
-    const T* given;    // [n] `bound` as it was before any row was eliminated, in the order in which rows came
-    const T* local;    // [n] the part of it that arose in this front and does not come through pairs, in the same order
-    const T* f;        // [pairs, ld] pairs that were substituted, x_p = F x, in the same order; and the noise in their diagonals
+    const T* given;  // [n] `bound` as it was before any row was eliminated, in the order in which rows came
+    const T* local;  // [n] the part of it that arose in this front and does not come through pairs, in the same order
+    const T*
+        f;  // [pairs, ld] pairs that were substituted, x_p = F x, in the same order; and the noise in their diagonals
     const T* pair_bound;
     int64_t pairs;
-    int32_t* ids;      // [n] names of the rows, exchanged with them
-    int32_t* place;    // [n] where the row that came i-th stands now
-    int32_t* origin;   // [n] the inverse
-    int8_t* null;      // [n] rows that are rounding noise altogether
-    T* l;              // [candidates, n] on return: D on its diagonal, L = D⁻¹U right of it
-    T* off;            // [candidates] off[k] couples k and k + 1 in a 2×2 pivot
-    T* y;              // [candidates, columns] right-hand sides as rows of L
-    T* scratch;        // see Careful::scratch_size
-    int32_t primal;    // names below this are no duals
+    int32_t* ids;     // [n] names of the rows, exchanged with them
+    int32_t* place;   // [n] where the row that came i-th stands now
+    int32_t* origin;  // [n] the inverse
+    int8_t* null;     // [n] rows that are rounding noise altogether
+    T* l;             // [candidates, n] on return: D on its diagonal, L = D⁻¹U right of it
+    T* off;           // [candidates] off[k] couples k and k + 1 in a 2×2 pivot
+    T* y;             // [candidates, columns] right-hand sides as rows of L
+    T* scratch;       // see Careful::scratch_size
+    int32_t primal;   // names below this are no duals
 
     // What is noise in the diagonal entry of row c, with `top` rows eliminated: [-x; 1]ᵀ N [-x; 1] with x = A⁻¹a for the eliminated block A and
     // its column a, where N is the noise in the front as it came; and what the elimination added. Noise comes through pairs as the closed
@@ -122,7 +123,8 @@ struct CarefulFront {
                     for (int v = 0; v < vectors; ++v) closed[v] -= row[origin[k]] * load(x + k * strip + v * w);
                 for (int v = 0; v < vectors; ++v) sum[v] += pair_bound[i] * closed[v] * closed[v];
             }
-            for (int64_t j = 0; j < count; ++j) out[from + j] = added(from + j) + local[origin[from + j]] + sum[j / w][j % w];
+            for (int64_t j = 0; j < count; ++j)
+                out[from + j] = added(from + j) + local[origin[from + j]] + sum[j / w][j % w];
         }
     }
     static int64_t scratch_of_noise(int64_t n) { return n * kTileVectors * kWidth<T>; }
@@ -164,12 +166,15 @@ private:
 template <class T>
 class Assembled {
 public:
-    Assembled(const Front& front, const T* sources, int64_t late, T* rows) : front_(front), sources_(sources), late_(late), rows_(rows) {}
+    Assembled(const Front& front, const T* sources, int64_t late, T* rows)
+        : front_(front), sources_(sources), late_(late), rows_(rows) {}
 
     T operator()(int64_t i, int64_t j) const {
         if (i < late_ || j < late_) return 0;
         T sum = 0;
-        for_blocks([&](const Block& block, const T* from) { sum += magnitude_at(block, from, min(i, j) - late_, max(i, j) - late_); });
+        for_blocks([&](const Block& block, const T* from) {
+            sum += magnitude_at(block, from, min(i, j) - late_, max(i, j) - late_);
+        });
         return sum;
     }
 

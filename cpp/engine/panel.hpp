@@ -11,8 +11,15 @@ template <class T>
 class Panel {
 protected:
     explicit Panel(const CarefulFront<T>& front)
-        : f_(front), w_(front.scratch), v_(w_ + front.ld), unit_(v_ + front.ld), diagonal_(unit_ + front.ld), x_(diagonal_ + front.ld),
-          used_(front.n + front.columns + front.probes), end_(padded<T>(used_)), most_(front.n < kWide ? 16 : 32) {
+        : f_(front),
+          w_(front.scratch),
+          v_(w_ + front.ld),
+          unit_(v_ + front.ld),
+          diagonal_(unit_ + front.ld),
+          x_(diagonal_ + front.ld),
+          used_(front.n + front.columns + front.probes),
+          end_(padded<T>(used_)),
+          most_(front.n < kWide ? 16 : 32) {
         for (int64_t i = 0; i < f_.n; ++i) {
             f_.place[i] = f_.origin[i] = int32_t(i);
             f_.null[i] = 0;
@@ -22,7 +29,9 @@ protected:
     }
 
     // Numbers of scratch memory for a front of n rows.
-    static int64_t scratch_size(int64_t n, int64_t ld) { return 4 * ld + max(CarefulFront<T>::scratch_of_noise(n), packed_size<T>(ld)); }
+    static int64_t scratch_size(int64_t n, int64_t ld) {
+        return 4 * ld + max(CarefulFront<T>::scratch_of_noise(n), packed_size<T>(ld));
+    }
 
     // Row c of what is left, brought up to date: entries before c come from its column.
     void fetch(int64_t c, T* w) {
@@ -30,8 +39,8 @@ protected:
         std::memcpy(w + c, f_.r + c * f_.ld + c, size_t(used_ - c) * sizeof(T));
         const int64_t j = floor_to_vector<T>(top_);
         if (top_ == first_) return;
-        row_of_tiles<T, 1, kSubtract>(top_ - first_, f_.l + first_ * f_.n + c, f_.n, f_.r + first_ * f_.ld + j, f_.ld, w + j, f_.ld,
-                                      w + j, f_.ld, end_ - j);
+        row_of_tiles<T, 1, kSubtract>(top_ - first_, f_.l + first_ * f_.n + c, f_.n, f_.r + first_ * f_.ld + j, f_.ld,
+                                      w + j, f_.ld, w + j, f_.ld, end_ - j);
         if (bare(c))
             for (int64_t i = top_; i < f_.n; ++i) flush(w[i], c, i);
     }
@@ -148,10 +157,10 @@ protected:
     }
 
     const CarefulFront<T> f_;
-    T *w_, *v_, *unit_;              // two rows that are looked at; units
-    T *diagonal_, *x_;               // the diagonal of what is left, up to date; work space
-    const int64_t used_, end_;       // columns with right-hand sides and probes; the same in whole vectors
-    int64_t first_ = 0, top_ = 0;    // the rows from first_ to top_ are taken, but not yet applied to the others
+    T *w_, *v_, *unit_;            // two rows that are looked at; units
+    T *diagonal_, *x_;             // the diagonal of what is left, up to date; work space
+    const int64_t used_, end_;     // columns with right-hand sides and probes; the same in whole vectors
+    int64_t first_ = 0, top_ = 0;  // the rows from first_ to top_ are taken, but not yet applied to the others
 
 private:
     const int64_t most_;  // rows of a panel

@@ -27,11 +27,11 @@ enum Header {
 
 // Flags of a shape.
 enum Flag {
-    kChildIsPairs = 1,    // the only child's separator is exactly the pairs: its Schur complement is used in place
-    kCross = 2,           // some entry couples a pair with an input or with the separator
-    kNested = 4,          // a pair reads another pair of the same front
-    kDenseJacobian = 8,   // the blocks cover F exactly once: no zeroing, no adding
-    kInputBelow = 16,     // the separator holds inputs, whose bounds go to the parent
+    kChildIsPairs = 1,   // the only child's separator is exactly the pairs: its Schur complement is used in place
+    kCross = 2,          // some entry couples a pair with an input or with the separator
+    kNested = 4,         // a pair reads another pair of the same front
+    kDenseJacobian = 8,  // the blocks cover F exactly once: no zeroing, no adding
+    kInputBelow = 16,    // the separator holds inputs, whose bounds go to the parent
 };
 
 // Where a block of sources goes: rows and columns count within the part of the front.
@@ -48,7 +48,8 @@ constexpr int kBlockSize = 9;
 // A front of a free plan has p = 0, q = the unknowns to eliminate, b = those of the separator.
 struct Shape {
     int32_t p, q, b, flags, num_blocks, num_diag, num_pairs, num_inputs, num_runs, num_set;
-    const Block* blocks;    // sorted by kind; if num_set > 0, the first num_set of kind R cover its first q rows once, and no others are there
+    const Block*
+        blocks;  // sorted by kind; if num_set > 0, the first num_set of kind R cover its first q rows once, and no others are there
     const int32_t* runs;    // [num_runs, 3]: separator start, coordinate in the parent, length
     const int32_t* diag;    // coordinates within [q | b] of the sources that fall on an input's diagonal
     const int32_t* pairs;   // free plans: [num_pairs, 2], where the -1 of a pair stands
@@ -78,7 +79,8 @@ struct PlanView {
     Front front(int64_t i) const {
         const int32_t* f = data + data[kFrontsAt] + 4 * i;
         const int32_t* s = data + data[kShapesAt] + f[0];
-        Shape shape{s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9], nullptr, nullptr, nullptr, nullptr, nullptr};
+        Shape shape{s[0], s[1], s[2],    s[3],    s[4],    s[5],    s[6],   s[7],
+                    s[8], s[9], nullptr, nullptr, nullptr, nullptr, nullptr};
         s += kShapeHeader;
         shape.blocks = reinterpret_cast<const Block*>(s);
         shape.diag = s += kBlockSize * shape.num_blocks;

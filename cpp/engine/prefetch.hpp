@@ -10,7 +10,8 @@ constexpr int64_t kLine = 64;
 
 // Ask for cache lines. Four at a time: this is as many instructions as a small front has arithmetic, else.
 template <bool WRITE>
-GNEWT_INLINE void ask_for_lines(const char* p, int64_t count) {
+GNEWT_INLINE
+void ask_for_lines(const char* p, int64_t count) {
     const char* end = p + count * kLine;
     for (; p + 3 * kLine < end; p += 4 * kLine) {
 #pragma GCC unroll 4
@@ -19,7 +20,8 @@ GNEWT_INLINE void ask_for_lines(const char* p, int64_t count) {
     for (; p < end; p += kLine) __builtin_prefetch(p, WRITE, WRITE ? 3 : 2);
 }
 template <bool WRITE, class T>
-GNEWT_INLINE void ask_for(const T* p, int64_t length) {
+GNEWT_INLINE
+void ask_for(const T* p, int64_t length) {
     ask_for_lines<WRITE>(reinterpret_cast<const char*>(p), (length * int64_t(sizeof(T)) + kLine - 1) / kLine);
 }
 
@@ -32,19 +34,24 @@ public:
     Ahead(const Shape& shape, int32_t first, int32_t last, const int32_t* starts) {
         for (int32_t k = first; k < last && count_ < kMost; ++k) {
             const Block& b = shape.blocks[k];
-            const int64_t row = b.rows - 1, length = row * b.step + int64_t(b.dstep) * row * (row - 1) / 2 + b.len + row * b.dlen;
+            const int64_t row = b.rows - 1,
+                          length = row * b.step + int64_t(b.dstep) * row * (row - 1) / 2 + b.len + row * b.dlen;
             add(k, starts[k], starts[k] + length, starts);
         }
     }
 
     // Where the i-th range of lines begins, if there is one, and how far it reaches with each of some steps.
-    GNEWT_INLINE const char* begin(const T* sources, const int32_t* starts, int i) const {
+    GNEWT_INLINE
+    const char* begin(const T* sources, const int32_t* starts, int i) const {
         return reinterpret_cast<const char*>(sources + (i < count_ ? starts[ranges_[i].block] + ranges_[i].from : 0));
     }
-    int64_t in_steps(int i, int64_t steps) const { return i < count_ ? (ranges_[i].count() * kLine + steps - 1) / steps : 0; }
+    int64_t in_steps(int i, int64_t steps) const {
+        return i < count_ ? (ranges_[i].count() * kLine + steps - 1) / steps : 0;
+    }
 
     // Ask for all ranges from `first` on. Inlined: a call without any visible effect would be left out.
-    GNEWT_INLINE void ask(const T* sources, const int32_t* starts, int first = 0) const {
+    GNEWT_INLINE
+    void ask(const T* sources, const int32_t* starts, int first = 0) const {
         for (int i = first; i < count_; ++i) ask_for_lines<false>(begin(sources, starts, i), ranges_[i].count());
     }
 

@@ -19,8 +19,14 @@ template <class T>
 class Quick {
 public:
     explicit Quick(Course<T>& course)
-        : course_(course), call_(course.call), plan_(course.plan), columns_(course.columns), num_waiting_(course.num_waiting),
-          stack_(course.stack), z_(course.z), waiting_(course.waiting) {}
+        : course_(course),
+          call_(course.call),
+          plan_(course.plan),
+          columns_(course.columns),
+          num_waiting_(course.num_waiting),
+          stack_(course.stack),
+          z_(course.z),
+          waiting_(course.waiting) {}
 
     bool reserve() {
         const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest];
@@ -62,7 +68,8 @@ public:
         for (int32_t f = plan_.num_fronts() - 1; f >= 0;) {
             const Front front = plan_.front(f);
             if (record.front == f) {
-                descend_record(front, record, record.rows(factor - rows_of_l(front.shape)), call_.sources, z_.data(), columns_, local);
+                descend_record(front, record, record.rows(factor - rows_of_l(front.shape)), call_.sources, z_.data(),
+                               columns_, local);
                 record.previous();
             } else if (as_stages(f, front.shape, [&](const auto& stage) {
                            clear(front.shape, false);
@@ -71,7 +78,8 @@ public:
                 continue;
             } else {
                 ask_for_sources(f - 1, true);
-                engine::GNEWT_ISA::descend(front, call_.sources, factor - rows_of_l(front.shape), z_.data(), columns_, local);
+                engine::GNEWT_ISA::descend(front, call_.sources, factor - rows_of_l(front.shape), z_.data(), columns_,
+                                           local);
             }
             factor -= rows_of_l(front.shape);
             --f;
@@ -97,7 +105,8 @@ private:
     // Ask for the sources of a front that has pairs; `back`: of F alone.
     void ask_for_sources(int32_t f, bool back) {
         if (f < 0 || f >= plan_.num_fronts()) return;
-        const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(f), *starts = plan_.data + plan_.data[kSourcesAt] + fronts[2];
+        const int32_t *fronts = plan_.data + plan_.data[kFrontsAt] + 4 * int64_t(f),
+                      *starts = plan_.data + plan_.data[kSourcesAt] + fronts[2];
         if (fronts[0] != asked_shape_ || back != asked_back_) {
             const Shape shape = plan_.front(f).shape;
             int32_t last = shape.p ? min(shape.num_blocks, 16) : 0;
@@ -122,7 +131,8 @@ private:
         if (columns_ != 1 || s.p != s.b || !s.p || !s.q) return false;
         if (s.p == 4 && s.q == 1) return as_stage(Fixed<4, 1>{}, s, run);
         if (s.p == 12 && s.q == 6) return as_stage(Fixed<12, 6>{}, s, run);
-        if constexpr (kTileVectors > 2) {  // not in the build for old machines, which need not be fast but quick to build
+        if constexpr (kTileVectors >
+                      2) {  // not in the build for old machines, which need not be fast but quick to build
             if (s.p == 4 && s.q == 2) return as_stage(Fixed<4, 2>{}, s, run);
             if (s.p == 6 && s.q == 3) return as_stage(Fixed<6, 3>{}, s, run);
             if (s.p == 12 && s.q == 4) return as_stage(Fixed<12, 4>{}, s, run);
@@ -158,11 +168,13 @@ private:
         const bool straight = course_.gathering.is_open_to(number, front);
         const int64_t ldr = straight ? course_.gathering.width() : ld;
         clear(shape, straight);
-        T *f = work_.data(), *w = f + p * ld, *h = w + p * ld, *r = h + q * ld, *rho = (straight ? h : r + n * ld) + kWidth<T>;
+        T *f = work_.data(), *w = f + p * ld, *h = w + p * ld, *r = h + q * ld,
+          *rho = (straight ? h : r + n * ld) + kWidth<T>;
         T *size = rho + columns * ld, *y = size + ld, *weight = y + n * columns, *pp = weight + ldp, *v = pp + p * ldp;
         T *c = v + p * columns, *spread = c + p * ld;
         const int32_t num_children = front.num_children;
-        const Messages<T> children{plan_, waiting_.data() + num_waiting_ - num_children, num_children, stack_.data(), columns};
+        const Messages<T> children{plan_, waiting_.data() + num_waiting_ - num_children, num_children, stack_.data(),
+                                   columns};
         if (n >= kWide && p == 0 && indefinite(call_, front, children, size)) return false;
         int64_t beside = n;  // C has nothing in the columns before this one
         if (cross) {
@@ -198,7 +210,9 @@ private:
             for (int64_t j = 0; j < columns; ++j) rho[j * ld + i] += given[j];
         }
         if (nested) unfold(call_, front, first, p, n, f, spread, ld);
-        if (p && !substitute(cross, p, q, n, columns, pp, weight, v, f, nested ? spread : f, w, c, beside, ld, rest, r, ldr, rho, size)) return false;
+        if (p && !substitute(cross, p, q, n, columns, pp, weight, v, f, nested ? spread : f, w, c, beside, ld, rest, r,
+                             ldr, rho, size))
+            return false;
         if (straight) {
             course_.gathering.add_sizes(shape, size, y);
             return true;
@@ -206,7 +220,8 @@ private:
 
         // The Schur complement takes the place of the children's, which are used up.
         num_waiting_ -= num_children;
-        const int64_t base = num_waiting_ ? waiting_[num_waiting_ - 1].end : 0, end = base + message_size<T>(b, columns);
+        const int64_t base = num_waiting_ ? waiting_[num_waiting_ - 1].end : 0,
+                      end = base + message_size<T>(b, columns);
         if (!stack_.reserve(end)) return false;
         T *schur = stack_.data() + base, *sizes = schur + b * ldb, *carried = sizes + ldb;
         const Rows<T> rows{r, ld, n, rho, columns, size, factor, y};
@@ -225,8 +240,10 @@ private:
     }
 
     // R += Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along; and what this adds to the diagonal at most.
-    GNEWT_INLINE bool substitute(bool cross, int64_t p, int64_t q, int64_t n, int64_t columns, T* pp, T* weight, const T* v, T* f, const T* spread,
-                                 T* w, T* c, int64_t beside, int64_t ld, const T* h, T* r, int64_t ldr, T* rho, T* size) {
+    GNEWT_INLINE
+    bool substitute(bool cross, int64_t p, int64_t q, int64_t n, int64_t columns, T* pp, T* weight, const T* v, T* f,
+                    const T* spread, T* w, T* c, int64_t beside, int64_t ld, const T* h, T* r, int64_t ldr, T* rho,
+                    T* size) {
         const int64_t ldp = padded<T>(p);
         bool definite = true, all = true;
         for (int64_t i = 0; i < p; ++i) {
@@ -243,10 +260,12 @@ private:
         if (n >= kWide && indefinite(p, q, f, w, c, cross, ld, h)) return false;
         int64_t j = 0;
         if (definite) {
-            for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) add_sizes<4, false>(p, weight, spread + j, w + j, ld, size + j);
+            for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>)
+                add_sizes<4, false>(p, weight, spread + j, w + j, ld, size + j);
             for (; j < n; j += kWidth<T>) add_sizes<1, false>(p, weight, spread + j, w + j, ld, size + j);
         } else {
-            for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>) add_sizes<4, true>(p, weight, spread + j, w + j, ld, size + j);
+            for (; j + 3 * kWidth<T> < n; j += 4 * kWidth<T>)
+                add_sizes<4, true>(p, weight, spread + j, w + j, ld, size + j);
             for (; j < n; j += kWidth<T>) add_sizes<1, true>(p, weight, spread + j, w + j, ld, size + j);
         }
         multiply<T, kAdd, false>(p, 0, columns, kWhole, n, v, columns, f, ld, rho, ld, rho, ld);
@@ -265,7 +284,8 @@ private:
 
     // size[j] += Σ_i weight[i] F[i, j]²: for a definite PP this bounds all that cancels in Fᵀ PP F; else the terms of FᵀW as well.
     template <int VECTORS, bool BOTH>
-    static GNEWT_INLINE void add_sizes(int64_t p, const T* weight, const T* f, const T* w, int64_t ld, T* size) {
+    static GNEWT_INLINE
+    void add_sizes(int64_t p, const T* weight, const T* f, const T* w, int64_t ld, T* size) {
         Vec<T> sums[VECTORS];
         for (int v = 0; v < VECTORS; ++v) sums[v] = load(size + v * kWidth<T>);
         for (int64_t i = 0; i < p; ++i, f += ld, w += ld) {
@@ -281,7 +301,8 @@ private:
     }
 
     // The lower triangle from the upper.
-    static GNEWT_INLINE void mirror(int64_t n, T* a, int64_t ld) {
+    static GNEWT_INLINE
+    void mirror(int64_t n, T* a, int64_t ld) {
         for (int64_t i = 0; i + 4 <= n; i += 4)
             for (int64_t j = 0; j <= i; j += 4) {
                 const T* from = a + j * ld + i;
@@ -316,7 +337,7 @@ private:
     int32_t asked_shape_ = -1, no_stage_ = -1;
     bool asked_back_ = false;
     int64_t cleared_ = 0;
-    Buffer<T> &stack_, &z_, work_, saved_, packed_;
+    Buffer<T>&stack_, &z_, work_, saved_, packed_;
     Buffer<Message>& waiting_;
 };
 

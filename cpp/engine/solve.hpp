@@ -12,25 +12,30 @@ template <class T>
 struct FourSums {
     Quad<T> s{}, t{}, u{}, v{}, rest{};
 
-    GNEWT_INLINE void add_quad(const T* a, const T* b, const T* c, const T* d, Quad<T> z) {
+    GNEWT_INLINE
+    void add_quad(const T* a, const T* b, const T* c, const T* d, Quad<T> z) {
         s += load4(a) * z;
         t += load4(b) * z;
         u += load4(c) * z;
         v += load4(d) * z;
     }
-    GNEWT_INLINE void add_column(const T* a, const T* b, const T* c, const T* d, T z) { rest += Quad<T>{*a, *b, *c, *d} * z; }
-    GNEWT_INLINE void add(int64_t cols, const T* a, const T* b, const T* c, const T* d, const T* z) {
+    GNEWT_INLINE
+    void add_column(const T* a, const T* b, const T* c, const T* d, T z) { rest += Quad<T>{*a, *b, *c, *d} * z; }
+    GNEWT_INLINE
+    void add(int64_t cols, const T* a, const T* b, const T* c, const T* d, const T* z) {
         int64_t j = 0;
         for (; j + 4 <= cols; j += 4) add_quad(a + j, b + j, c + j, d + j, load4(z + j));
         for (; j < cols; ++j) add_column(a + j, b + j, c + j, d + j, z[j]);
     }
-    GNEWT_INLINE Quad<T> total() {
+    GNEWT_INLINE
+    Quad<T> total() {
         transpose<T>(s, t, u, v);
         return rest + ((s + t) + (u + v));
     }
 };
 template <class T>
-GNEWT_INLINE Quad<T> four_rows_times(int64_t cols, const T* a, const T* b, const T* c, const T* d, const T* z) {
+GNEWT_INLINE
+Quad<T> four_rows_times(int64_t cols, const T* a, const T* b, const T* c, const T* d, const T* z) {
     FourSums<T> sums;
     sums.add(cols, a, b, c, d, z);
     return sums.total();
@@ -38,7 +43,8 @@ GNEWT_INLINE Quad<T> four_rows_times(int64_t cols, const T* a, const T* b, const
 
 // y (=, +=, -=) A z for a row-major A.
 template <class T, int UPDATE>
-GNEWT_INLINE void rows_times(int64_t rows, int64_t cols, const T* a, int64_t step, const T* z, T* y) {
+GNEWT_INLINE
+void rows_times(int64_t rows, int64_t cols, const T* a, int64_t step, const T* z, T* y) {
     int64_t i = 0;
     for (; i + 4 <= rows; i += 4, a += 4 * step) {
         const Quad<T> sum = four_rows_times(cols, a, a + step, a + 2 * step, a + 3 * step, z);
@@ -47,12 +53,14 @@ GNEWT_INLINE void rows_times(int64_t rows, int64_t cols, const T* a, int64_t ste
     if (i == rows) return;
     const int64_t left = rows - i;
     const Quad<T> sum = four_rows_times(cols, a, a + (left > 1 ? step : 0), a + (left > 2 ? 2 * step : 0), a, z);
-    for (int64_t k = 0; k < left; ++k) y[i + k] = UPDATE == kSet ? sum[k] : UPDATE == kAdd ? y[i + k] + sum[k] : y[i + k] - sum[k];
+    for (int64_t k = 0; k < left; ++k)
+        y[i + k] = UPDATE == kSet ? sum[k] : UPDATE == kAdd ? y[i + k] + sum[k] : y[i + k] - sum[k];
 }
 
 // z[0..M) -= L z with a unit upper triangle of M rows, whose numbers are kept in registers.
 template <class T, int M>
-GNEWT_INLINE void back_substitute_block(const T* l, int64_t n, T* z) {
+GNEWT_INLINE
+void back_substitute_block(const T* l, int64_t n, T* z) {
     T x[M];
 #pragma GCC unroll 4
     for (int k = 0; k < M; ++k) x[k] = z[k];
@@ -66,7 +74,8 @@ GNEWT_INLINE void back_substitute_block(const T* l, int64_t n, T* z) {
 
 // Solve for the first q of z[n], given the others, by the rows L [q, step] with a unit diagonal, of which n columns count: four rows at a time, from the last.
 template <class T>
-GNEWT_INLINE void back_substitute_rows(int64_t q, int64_t n, const T* l, int64_t step, T* z) {
+GNEWT_INLINE
+void back_substitute_rows(int64_t q, int64_t n, const T* l, int64_t step, T* z) {
     int64_t k = q;
     if (q % 4) {
         k -= q % 4;
@@ -85,11 +94,13 @@ GNEWT_INLINE void back_substitute_rows(int64_t q, int64_t n, const T* l, int64_t
 
 // Solve for M unknowns u, which are right-hand sides at first, by the rows L [M, n] with a unit diagonal, given the others, x. They stay in registers.
 template <class T, int M>
-GNEWT_INLINE void back_substitute_few(int64_t n, const T* l, const T* x, T (&u)[M]) {
+GNEWT_INLINE
+void back_substitute_few(int64_t n, const T* l, const T* x, T (&u)[M]) {
 #pragma GCC unroll 2
     for (int i = 0; i < M; i += 4) {
         const T* row = l + i * n + M;
-        const Quad<T> sums = four_rows_times(n - M, row, row + (M > i + 1 ? n : 0), row + (M > i + 2 ? 2 * n : 0), row + (M > i + 3 ? 3 * n : 0), x);
+        const Quad<T> sums = four_rows_times(n - M, row, row + (M > i + 1 ? n : 0), row + (M > i + 2 ? 2 * n : 0),
+                                             row + (M > i + 3 ? 3 * n : 0), x);
 #pragma GCC unroll 4
         for (int k = 0; k < 4; ++k)
             if (i + k < M) u[i + k] -= sums[k];
@@ -111,13 +122,16 @@ inline void substitute_pairs(const Front& front, const T* sources, T* x, const T
         const T* src = sources + front.sources[k];
         if (columns == 1 && !block.transposed) {
             if (block.dlen || block.dstep)
-                rows_of(block, [&](int32_t i, const auto len, int64_t at) { x[block.row + i] += dot(src + at, z + block.col, len); });
+                rows_of(block, [&](int32_t i, const auto len, int64_t at) {
+                    x[block.row + i] += dot(src + at, z + block.col, len);
+                });
             else
                 with_length(block.len, [&](const auto len) {
                     rows_times<T, kAdd>(block.rows, len, src, block.step, z + block.col, x + block.row);
                 });
         } else {
-            for_each(block, src, [&](int64_t i, int64_t j, T v) { axpy(x + i * columns, v, z + j * columns, columns); });
+            for_each(block, src,
+                     [&](int64_t i, int64_t j, T v) { axpy(x + i * columns, v, z + j * columns, columns); });
         }
     }
     if (!(shape.flags & kNested)) return;
@@ -125,14 +139,14 @@ inline void substitute_pairs(const Front& front, const T* sources, T* x, const T
     for (int32_t row = shape.p - 1; row >= 0; --row)
         for (int32_t k = 0; k < shape.num_blocks; ++k)
             if (shape.blocks[k].kind == kG)
-                for_row(shape.blocks[k], sources + front.sources[k], row, [&](int64_t j, T v) {
-                    axpy(x + row * columns, v, x + j * columns, columns);
-                });
+                for_row(shape.blocks[k], sources + front.sources[k], row,
+                        [&](int64_t j, T v) { axpy(x + row * columns, v, x + j * columns, columns); });
 }
 
 // x -= Σ_j l[j] z[j], over `n` rows of z.
 template <class T>
-GNEWT_INLINE void subtract_rows(T* x, const T* l, const T* z, int64_t n, int64_t columns) {
+GNEWT_INLINE
+void subtract_rows(T* x, const T* l, const T* z, int64_t n, int64_t columns) {
     if (columns == 1)
         x[0] -= dot(l, z, n);
     else
@@ -141,7 +155,8 @@ GNEWT_INLINE void subtract_rows(T* x, const T* l, const T* z, int64_t n, int64_t
 
 // z[j] -= l[j] x, over `n` rows of z.
 template <class T>
-GNEWT_INLINE void subtract_multiples(T* z, const T* l, const T* x, int64_t n, int64_t columns) {
+GNEWT_INLINE
+void subtract_multiples(T* z, const T* l, const T* x, int64_t n, int64_t columns) {
     if (columns == 1)
         axpy(z, -x[0], l, n);
     else
@@ -149,12 +164,14 @@ GNEWT_INLINE void subtract_multiples(T* z, const T* l, const T* x, int64_t n, in
 }
 
 template <class T>
-GNEWT_INLINE void gather(T* to, const T* z, const int32_t* ids, int64_t n, int64_t columns) {
+GNEWT_INLINE
+void gather(T* to, const T* z, const int32_t* ids, int64_t n, int64_t columns) {
     for (int64_t i = 0; i < n; ++i)
         for (int64_t c = 0; c < columns; ++c) to[i * columns + c] = z[ids[i] * columns + c];
 }
 template <class T>
-GNEWT_INLINE void scatter(const T* from, T* z, const int32_t* ids, int64_t n, int64_t columns) {
+GNEWT_INLINE
+void scatter(const T* from, T* z, const int32_t* ids, int64_t n, int64_t columns) {
     for (int64_t i = 0; i < n; ++i)
         for (int64_t c = 0; c < columns; ++c) z[ids[i] * columns + c] = from[i * columns + c];
 }
@@ -179,12 +196,14 @@ inline void descend(const Front& front, const T* sources, const T* l, T* z, int6
 
 // ... and in one that has.
 template <class T>
-inline void descend_record(const Front& front, const RecordWalk<T>& record, const T* l, const T* sources, T* z, int64_t columns, T* local) {
+inline void descend_record(const Front& front, const RecordWalk<T>& record, const T* l, const T* sources, T* z,
+                           int64_t columns, T* local) {
     const int64_t p = front.shape.p, n = front.shape.q + front.shape.b;
     T *x = local, *rest = local + p * columns;
     gather(rest, z, record.ids, record.n, columns);
     for (int64_t k = record.taken - 1; k >= 0; --k)
-        subtract_rows(rest + k * columns, l + k * record.n + k + 1, rest + (k + 1) * columns, record.n - k - 1, columns);
+        subtract_rows(rest + k * columns, l + k * record.n + k + 1, rest + (k + 1) * columns, record.n - k - 1,
+                      columns);
     scatter(rest, z, record.ids, record.taken, columns);
     if (!p) return;
     gather(rest, z, front.slots + p, n, columns);
@@ -194,8 +213,8 @@ inline void descend_record(const Front& front, const RecordWalk<T>& record, cons
 
 // Solutions from the roots down. `factor_end`: behind the rows of the fronts that have no record.
 template <class T>
-inline void back_substitute(const PlanView& plan, const T* sources, const T* factor_end, const Records<T>& records, T* z,
-                            int64_t columns, T* local) {
+inline void back_substitute(const PlanView& plan, const T* sources, const T* factor_end, const Records<T>& records,
+                            T* z, int64_t columns, T* local) {
     RecordWalk<T> record(records, true);
     record.previous();
     for (int64_t f = int64_t(plan.num_fronts()) - 1; f >= 0; --f) {
@@ -219,9 +238,8 @@ inline void lift_pairs(const Front& front, const T* sources, T* x, T* rest, int6
         for (int32_t row = 0; row < shape.p; ++row)
             for (int32_t k = 0; k < shape.num_blocks; ++k)
                 if (shape.blocks[k].kind == kG)
-                    for_row(shape.blocks[k], sources + front.sources[k], row, [&](int64_t j, T v) {
-                        axpy(x + j * columns, v, x + row * columns, columns);
-                    });
+                    for_row(shape.blocks[k], sources + front.sources[k], row,
+                            [&](int64_t j, T v) { axpy(x + j * columns, v, x + row * columns, columns); });
     for (int32_t k = 0; k < shape.num_blocks; ++k) {
         const Block& block = shape.blocks[k];
         if (block.kind != kF) break;  // blocks are sorted by kind
@@ -231,7 +249,8 @@ inline void lift_pairs(const Front& front, const T* sources, T* x, T* rest, int6
                 axpy(rest + block.col, x[block.row + i], src + at, len);
             });
         else
-            for_each(block, src, [&](int64_t i, int64_t j, T v) { axpy(rest + j * columns, v, x + i * columns, columns); });
+            for_each(block, src,
+                     [&](int64_t i, int64_t j, T v) { axpy(rest + j * columns, v, x + i * columns, columns); });
     }
 }
 
@@ -257,8 +276,8 @@ inline void divide(const RecordWalk<T>& record, const T* l, T* z, int64_t column
 
 // Another right-hand side: up with Fᵀ and L, then down as above. z[slots, columns] starts with b at the inputs.
 template <class T>
-inline void solve_again(const PlanView& plan, const T* sources, const T* factor, const Records<T>& records, T* z, int64_t columns,
-                        T* local) {
+inline void solve_again(const PlanView& plan, const T* sources, const T* factor, const Records<T>& records, T* z,
+                        int64_t columns, T* local) {
     RecordWalk<T> record(records, false);
     record.next();
     for (int64_t f = 0; f < plan.num_fronts(); ++f) {
@@ -274,7 +293,8 @@ inline void solve_again(const PlanView& plan, const T* sources, const T* factor,
             const T* l = record.rows(factor);
             gather(rest, z, record.ids, record.n, columns);
             for (int64_t k = 0; k < record.taken; ++k)
-                subtract_multiples(rest + (k + 1) * columns, l + k * record.n + k + 1, rest + k * columns, record.n - k - 1, columns);
+                subtract_multiples(rest + (k + 1) * columns, l + k * record.n + k + 1, rest + k * columns,
+                                   record.n - k - 1, columns);
             divide(record, l, rest, columns);
             scatter(rest, z, record.ids, record.n, columns);
             record.next();

@@ -11,7 +11,7 @@ namespace GNEWT_ISA {
 template <int P, int Q>
 struct Fixed {
     static constexpr int64_t p = P, q = Q;
-    static constexpr int known = Q;         // rows to eliminate, if known
+    static constexpr int known = Q;        // rows to eliminate, if known
     static constexpr bool small = P <= 6;  // products of larger matrices are better left in loops
 };
 struct Any {
@@ -26,14 +26,17 @@ template <class T, int VECTORS>
 struct Sums {
     Vec<T> sizes[VECTORS] = {}, carried[VECTORS] = {};
 
-    GNEWT_INLINE void add(int64_t rows, const T* weight, const T* v, const T* f, int64_t step) {
+    GNEWT_INLINE
+    void add(int64_t rows, const T* weight, const T* v, const T* f, int64_t step) {
 #pragma GCC unroll 8
         for (int64_t i = 0; i < rows; ++i, f += step)
 #pragma GCC unroll 4
             for (int k = 0; k < VECTORS; ++k) add(k, weight[i], v[i], load(f + k * kWidth<T>));
     }
     // The same, and a copy of F; `mask` is for the last vectors.
-    GNEWT_INLINE void copy(int64_t rows, const T* weight, const T* v, const T* f, int64_t step, const Lanes<T>& mask, T* __restrict to, int64_t ld) {
+    GNEWT_INLINE
+    void copy(int64_t rows, const T* weight, const T* v, const T* f, int64_t step, const Lanes<T>& mask,
+              T* __restrict to, int64_t ld) {
         for (int64_t i = 0; i < rows; ++i, f += step, to += ld)
 #pragma GCC unroll 4
             for (int k = 0; k < VECTORS; ++k) {
@@ -43,12 +46,14 @@ struct Sums {
                 add(k, weight[i], v[i], y);
             }
     }
-    GNEWT_INLINE void put(T* size, T* rho) const {
+    GNEWT_INLINE
+    void put(T* size, T* rho) const {
         for (int k = 0; k < VECTORS; ++k) store(size + k * kWidth<T>, sizes[k]), store(rho + k * kWidth<T>, carried[k]);
     }
 
 private:
-    GNEWT_INLINE void add(int k, T d, T x, Vec<T> y) {
+    GNEWT_INLINE
+    void add(int k, T d, T x, Vec<T> y) {
         sizes[k] += (d * y) * y;
         carried[k] += x * y;
     }
@@ -92,20 +97,24 @@ struct Stage {
     bool matches(const Shape& s) {
         constexpr int32_t wanted = kChildIsPairs | kDenseJacobian;
         const int64_t p = sizes.p, q = sizes.q;
-        if (s.p != p || s.q != q || s.b != p || (s.flags & (wanted | kCross | kNested)) != wanted || !s.num_set) return false;
+        if (s.p != p || s.q != q || s.b != p || (s.flags & (wanted | kCross | kNested)) != wanted || !s.num_set)
+            return false;
         bool all = true, f[2] = {false, false};
         for (int32_t k = 0; k < s.num_blocks && all; ++k) {
             const Block& b = s.blocks[k];
             const Part part{k, b.step, b.dstep};
             const bool whole = b.row == 0 && b.dlen == 0 && (!b.transposed || b.rows == 1);
-            const bool triangle = b.row == b.col && b.row == 0 && (b.rows == 1 ? b.len == 1 : b.transposed && b.len == 1 && b.dlen == 1);
+            const bool triangle =
+                b.row == b.col && b.row == 0 && (b.rows == 1 ? b.len == 1 : b.transposed && b.len == 1 && b.dlen == 1);
             if (b.kind == kF && whole && !b.transposed && b.rows == p && b.len == q && b.col == 0)
                 on_inputs = part, f[0] = true;
             else if (b.kind == kF && whole && !b.transposed && b.rows == p && b.len == p && b.col == q)
                 on_states = part, f[1] = true;
-            else if (b.kind == kPP && triangle && b.rows == p && (p == 1 || (b.step > 0 && b.dstep > 0)) && num_pairs < kMost)
+            else if (b.kind == kPP && triangle && b.rows == p && (p == 1 || (b.step > 0 && b.dstep > 0)) &&
+                     num_pairs < kMost)
                 pairs[num_pairs++] = part;
-            else if (b.kind == kR && whole && !b.transposed && b.rows == q && b.len == p && b.col == q && num_cross < kMost)
+            else if (b.kind == kR && whole && !b.transposed && b.rows == q && b.len == p && b.col == q &&
+                     num_cross < kMost)
                 cross[num_cross++] = part;
             else if (b.kind == kR && triangle && b.rows == q && num_inputs < kMost)
                 inputs[num_inputs++] = part;
@@ -115,29 +124,39 @@ struct Stage {
         return all && f[0] && f[1] && num_cross && num_inputs;
     }
 
-    GNEWT_INLINE void load_jacobian(const T* sources, const int32_t* starts, T* __restrict f) const {
+    GNEWT_INLINE
+    void load_jacobian(const T* sources, const int32_t* starts, T* __restrict f) const {
         const int64_t p = sizes.p, q = sizes.q, ld = width();
         put_rows<false>(sources, starts, on_inputs, p, q, f, ld);
         put_rows<false>(sources, starts, on_states, p, p, f + states(), ld);
     }
 
     // Whether F may be read by whole vectors ...
-    GNEWT_INLINE bool has_room(int64_t num_sources, const int32_t* starts) const {
+    GNEWT_INLINE
+    bool has_room(int64_t num_sources, const int32_t* starts) const {
         const int64_t p = sizes.p, q = sizes.q;
-        const auto end = [&](const Part& part, int64_t len) GNEWT_LAMBDA { return starts[part.block] + (p - 1) * part.step + padded<T>(len); };
-        return apart() && on_inputs.even() && on_states.even() && end(on_inputs, q) <= num_sources && end(on_states, p) <= num_sources;
+        const auto end = [&](const Part& part, int64_t len)
+                             GNEWT_LAMBDA { return starts[part.block] + (p - 1) * part.step + padded<T>(len); };
+        return apart() && on_inputs.even() && on_states.even() && end(on_inputs, q) <= num_sources &&
+               end(on_states, p) <= num_sources;
     }
     // ... and all of the sources where they are. What lies behind the inputs' columns is computed with, but nothing comes of it; states must fill their vectors.
-    GNEWT_INLINE bool in_place(int64_t num_sources, const int32_t* starts) const {
+    GNEWT_INLINE
+    bool in_place(int64_t num_sources, const int32_t* starts) const {
         const int64_t q = sizes.q;
-        return sizes.p % kWidth<T> == 0 && num_inputs == 1 && num_cross == 1 && has_room(num_sources, starts) && inputs[0].ascends() && cross[0].ascends() &&
+        return sizes.p % kWidth<T> == 0 && num_inputs == 1 && num_cross == 1 && has_room(num_sources, starts) &&
+               inputs[0].ascends() && cross[0].ascends() &&
                starts[inputs[0].block] + inputs[0].row(q - 1) + padded<T>(q) <= num_sources;
     }
-    GNEWT_INLINE Strided<T> rows_of(const Part& part, const T* sources, const int32_t* starts) const { return {sources + starts[part.block], part.step, part.dstep}; }
+    GNEWT_INLINE
+    Strided<T> rows_of(const Part& part, const T* sources, const int32_t* starts) const {
+        return {sources + starts[part.block], part.step, part.dstep};
+    }
 
     // Load F and take its sums (see Sums), with one look at it.
-    GNEWT_INLINE void carry_jacobian(const T* sources, const int32_t* starts, const T* weight, const T* v, T* __restrict f, T* __restrict size,
-                                     T* __restrict rho) const {
+    GNEWT_INLINE
+    void carry_jacobian(const T* sources, const int32_t* starts, const T* weight, const T* v, T* __restrict f,
+                        T* __restrict size, T* __restrict rho) const {
         const int64_t p = sizes.p, q = sizes.q;
         const auto carry = [&](const Part& part, int64_t len, int64_t at) GNEWT_LAMBDA {
             const auto mask = first_lanes<T>(len - floor_to_vector<T>(len - 1));
@@ -145,7 +164,8 @@ struct Stage {
             over_columns<T, 4>(cols, [&](int64_t j, const auto width) GNEWT_LAMBDA {
                 constexpr int vectors = int(decltype(width)::value);
                 Sums<T, vectors> sums;
-                sums.copy(p, weight, v, sources + starts[part.block] + j, part.step, j + vectors * kWidth<T> == cols ? mask : Lanes<T>{} - 1, f + at + j, this->width());
+                sums.copy(p, weight, v, sources + starts[part.block] + j, part.step,
+                          j + vectors * kWidth<T> == cols ? mask : Lanes<T>{} - 1, f + at + j, this->width());
                 sums.put(size + at + j, rho + at + j);
             });
         };
@@ -155,26 +175,31 @@ struct Stage {
 
     // What sources bring to the first q rows of R, with one triangle of their block on the diagonal ...
     template <bool LOWER>
-    GNEWT_INLINE void load_inputs(const T* sources, const int32_t* starts, T* __restrict h) const {
+    GNEWT_INLINE
+    void load_inputs(const T* sources, const int32_t* starts, T* __restrict h) const {
         const int64_t p = sizes.p, q = sizes.q, ld = width();
         put_inputs<false, LOWER>(sources + starts[inputs[0].block], inputs[0], h, ld);
-        for (int32_t k = 1; k < num_inputs; ++k) put_inputs<true, LOWER>(sources + starts[inputs[k].block], inputs[k], h, ld);
+        for (int32_t k = 1; k < num_inputs; ++k)
+            put_inputs<true, LOWER>(sources + starts[inputs[k].block], inputs[k], h, ld);
         put_rows<false>(sources, starts, cross[0], q, p, h + states(), ld);
         for (int32_t k = 1; k < num_cross; ++k) put_rows<true>(sources, starts, cross[k], q, p, h + states(), ld);
     }
 
     // ... and the magnitudes on their diagonal, with that of the shift.
-    GNEWT_INLINE void add_magnitudes(const T* sources, const int32_t* starts, T shift, T* __restrict size) const {
+    GNEWT_INLINE
+    void add_magnitudes(const T* sources, const int32_t* starts, T shift, T* __restrict size) const {
         for (int32_t k = 0; k < num_inputs; ++k, shift = 0) {
             const T* row = sources + starts[inputs[k].block];
-            for (int64_t i = 0, step = inputs[k].step; i < sizes.q; ++i, row += step, step += inputs[k].dstep) size[i] += abs(row[i]) + shift;
+            for (int64_t i = 0, step = inputs[k].step; i < sizes.q; ++i, row += step, step += inputs[k].dstep)
+                size[i] += abs(row[i]) + shift;
         }
     }
 
     // PP, of which the lower triangle is given as `pp`, with what sources add to it; its diagonal, and the magnitudes that went into that. The latter are filled
     // up to fours, with ones and zeros.
-    GNEWT_INLINE void add_pairs(const T* sources, const int32_t* starts, const T* pp, const T* weight, T* __restrict sum, T* __restrict diag,
-                                T* __restrict sizes_of) const {
+    GNEWT_INLINE
+    void add_pairs(const T* sources, const int32_t* starts, const T* pp, const T* weight, T* __restrict sum,
+                   T* __restrict diag, T* __restrict sizes_of) const {
         const int64_t p = sizes.p, ldp = padded<T>(p);
         for (int32_t k = 0; k < max(num_pairs, 1); ++k, pp = sum, weight = sizes_of) {
             const Part part = num_pairs ? pairs[k] : Part{};
@@ -184,14 +209,15 @@ struct Stage {
             for (; num_pairs && i + 4 <= p; i += 4) {
                 const T *a = row, *b = a + step, *c = b + step + dstep, *d = c + step + 2 * dstep, *from = pp + i * ldp;
                 for (int64_t j = 0; j < i; j += 4, from += 4) {
-                    Quad<T> e = load4(from) + load4(a + j), f = load4(from + ldp) + load4(b + j), g = load4(from + 2 * ldp) + load4(c + j),
-                            h = load4(from + 3 * ldp) + load4(d + j);
+                    Quad<T> e = load4(from) + load4(a + j), f = load4(from + ldp) + load4(b + j),
+                            g = load4(from + 2 * ldp) + load4(c + j), h = load4(from + 3 * ldp) + load4(d + j);
                     put_quads(e, f, g, h, sum + i * ldp + j, ldp);
                     transpose<T>(e, f, g, h);
                     put_quads(e, f, g, h, sum + j * ldp + i, ldp);
                 }
                 const Quad<T> x = load4(a + i), y = load4(b + i), z = load4(c + i), w = load4(d + i);
-                Quad<T> e = load4(from) + x, f = load4(from + ldp) + y, g = load4(from + 2 * ldp) + z, h = load4(from + 3 * ldp) + w;
+                Quad<T> e = load4(from) + x, f = load4(from + ldp) + y, g = load4(from + 2 * ldp) + z,
+                        h = load4(from + 3 * ldp) + w;
                 store4(diag + i, diagonal<T>(e, f, g, h));
                 store4(sizes_of + i, load4(weight + i) + abs4<T>(diagonal<T>(x, y, z, w)));
                 symmetric<T>(e, f, g, h);
@@ -200,7 +226,8 @@ struct Stage {
                 step += 4 * dstep;
             }
             for (; i < p; ++i) {
-                for (int64_t j = 0; j <= i; ++j) sum[i * ldp + j] = sum[j * ldp + i] = num_pairs ? pp[i * ldp + j] + row[j] : pp[i * ldp + j];
+                for (int64_t j = 0; j <= i; ++j)
+                    sum[i * ldp + j] = sum[j * ldp + i] = num_pairs ? pp[i * ldp + j] + row[j] : pp[i * ldp + j];
                 diag[i] = sum[i * (ldp + 1)];
                 sizes_of[i] = num_pairs ? weight[i] + abs(row[i]) : weight[i];
                 if (num_pairs) row += step, step += dstep;
@@ -210,8 +237,9 @@ struct Stage {
     }
 
     // The inputs, whose right-hand sides are at `slots` of z, by their rows of L, given the states x; and the pairs, `next` = F [u; x].
-    GNEWT_INLINE void descend(const T* sources, const int32_t* starts, const T* l, const int32_t* slots, T* __restrict z, const T* x, T* __restrict u,
-                              T* __restrict next) const {
+    GNEWT_INLINE
+    void descend(const T* sources, const int32_t* starts, const T* l, const int32_t* slots, T* __restrict z, const T* x,
+                 T* __restrict u, T* __restrict next) const {
         const int64_t p = sizes.p, q = sizes.q;
         const T *fu = sources + starts[on_inputs.block], *fx = sources + starts[on_states.block];
         const bool even = on_states.dstep == 0 && on_inputs.dstep == 0;
@@ -219,7 +247,9 @@ struct Stage {
             if constexpr (Sizes::known > 0)
                 descend_few<Sizes::known>(fu, fx, l, slots, z, x, next);
             else
-                with_rows<kFew>(q, [&](const auto m) GNEWT_LAMBDA { descend_few_call<int(decltype(m)::value)>(fu, fx, l, slots, z, x, next); });
+                with_rows<kFew>(q, [&](const auto m) GNEWT_LAMBDA {
+                    descend_few_call<int(decltype(m)::value)>(fu, fx, l, slots, z, x, next);
+                });
             return;
         }
         gather(u, z, slots, q, 1);
@@ -230,7 +260,8 @@ struct Stage {
             rows_times<T, kSet>(p, p, fx, on_states.step, x, next);
             rows_times<T, kAdd>(p, q, fu, on_inputs.step, u, next);
         } else {
-            for (int64_t i = 0; i < p; ++i) next[i] = dot(fx + on_states.row(i), x, p) + dot(fu + on_inputs.row(i), u, q);
+            for (int64_t i = 0; i < p; ++i)
+                next[i] = dot(fx + on_states.row(i), x, p) + dot(fu + on_inputs.row(i), u, q);
         }
     }
 
@@ -238,7 +269,9 @@ private:
     static constexpr int kFew = 8;
 
     template <int M>
-    GNEWT_INLINE void descend_few(const T* fu, const T* fx, const T* l, const int32_t* slots, T* __restrict z, const T* x, T* __restrict next) const {
+    GNEWT_INLINE
+    void descend_few(const T* fu, const T* fx, const T* l, const int32_t* slots, T* __restrict z, const T* x,
+                     T* __restrict next) const {
         const int64_t p = sizes.p, su = on_inputs.step, sx = on_states.step;
         T u[M];
 #pragma GCC unroll 8
@@ -247,38 +280,47 @@ private:
 #pragma GCC unroll 8
         for (int k = 0; k < M; ++k) z[slots[k]] = u[k];
         for (int64_t i = 0; i < p; i += 4, fx += 4 * sx, fu += 4 * su) {
-            const int64_t second = p > i + 1, third = p > i + 2 ? 2 : 0, fourth = p > i + 3 ? 3 : 0;  // rows that are not there: the first
+            const int64_t second = p > i + 1, third = p > i + 2 ? 2 : 0,
+                          fourth = p > i + 3 ? 3 : 0;  // rows that are not there: the first
             FourSums<T> sums;
             sums.add(p, fx, fx + second * sx, fx + third * sx, fx + fourth * sx, x);
             const T *a = fu, *b = fu + second * su, *c = fu + third * su, *d = fu + fourth * su;
 #pragma GCC unroll 2
-            for (int j = 0; j + 4 <= M; j += 4) sums.add_quad(a + j, b + j, c + j, d + j, Quad<T>{u[j], u[j + 1], u[j + 2], u[j + 3]});
+            for (int j = 0; j + 4 <= M; j += 4)
+                sums.add_quad(a + j, b + j, c + j, d + j, Quad<T>{u[j], u[j + 1], u[j + 2], u[j + 3]});
 #pragma GCC unroll 4
             for (int j = M / 4 * 4; j < M; ++j) sums.add_column(a + j, b + j, c + j, d + j, u[j]);
             store4(next + i, sums.total());
         }
     }
     template <int M>
-    __attribute__((noinline)) void descend_few_call(const T* fu, const T* fx, const T* l, const int32_t* slots, T* __restrict z, const T* x, T* __restrict next) const {
+    __attribute__((noinline)) void descend_few_call(const T* fu, const T* fx, const T* l, const int32_t* slots,
+                                                    T* __restrict z, const T* x, T* __restrict next) const {
         descend_few<M>(fu, fx, l, slots, z, x, next);
     }
 
-    static GNEWT_INLINE void put_quads(Quad<T> a, Quad<T> b, Quad<T> c, Quad<T> d, T* to, int64_t ld) {
+    static GNEWT_INLINE
+    void put_quads(Quad<T> a, Quad<T> b, Quad<T> c, Quad<T> d, T* to, int64_t ld) {
         store4(to, a), store4(to + ld, b), store4(to + 2 * ld, c), store4(to + 3 * ld, d);
     }
     template <bool ADD>
-    static GNEWT_INLINE void put(const T* from, int64_t n, T* to) {
+    static GNEWT_INLINE
+    void put(const T* from, int64_t n, T* to) {
         int64_t j = 0;
         for (; j + 4 <= n; j += 4) store4(to + j, ADD ? load4(to + j) + load4(from + j) : load4(from + j));
         for (; j < n; ++j) to[j] = ADD ? to[j] + from[j] : from[j];
     }
     template <bool ADD>
-    static GNEWT_INLINE void put_rows(const T* sources, const int32_t* starts, const Part& part, int64_t rows, int64_t cols, T* __restrict to, int64_t ld) {
+    static GNEWT_INLINE
+    void put_rows(const T* sources, const int32_t* starts, const Part& part, int64_t rows, int64_t cols,
+                  T* __restrict to, int64_t ld) {
         const T* from = sources + starts[part.block];
-        for (int64_t i = 0, step = part.step; i < rows; ++i, to += ld, from += step, step += part.dstep) put<ADD>(from, cols, to);
+        for (int64_t i = 0, step = part.step; i < rows; ++i, to += ld, from += step, step += part.dstep)
+            put<ADD>(from, cols, to);
     }
     template <bool ADD, bool LOWER>
-    GNEWT_INLINE void put_inputs(const T* from, const Part& part, T* __restrict h, int64_t ld) const {
+    GNEWT_INLINE
+    void put_inputs(const T* from, const Part& part, T* __restrict h, int64_t ld) const {
         const T* row = from;
         for (int64_t i = 0, step = part.step; i < sizes.q; ++i, row += step, step += part.dstep)
             for (int64_t j = 0; j <= i; ++j) {

@@ -12,7 +12,8 @@ inline int& failures() {
 // Whether this machine has the instructions that the test was compiled with.
 inline bool runs_here() {
 #if defined(__AVX512F__)
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
 #elif defined(__AVX2__)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 #else
@@ -32,10 +33,9 @@ inline int finish(const char* name) {
 
 }  // namespace check
 
-#define CHECK(condition)                                                                       \
-    do {                                                                                       \
-        if (!(condition)) {                                                                    \
-            if (++check::failures() <= 20)                                                     \
-                std::printf("%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition);      \
-        }                                                                                      \
+#define CHECK(condition)                                                                                             \
+    do {                                                                                                             \
+        if (!(condition)) {                                                                                          \
+            if (++check::failures() <= 20) std::printf("%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+        }                                                                                                            \
     } while (0)

@@ -59,14 +59,18 @@ bool replay(const Problem& p, bool timed, const char* name) {
     std::vector<T> x(rhs.size()), again(rhs.size()), factor(size_t(p.factor_len)), real(kRealSize);
     std::vector<int32_t> index(size_t(p.index_len)), info(kInfoSize);
     std::vector<int8_t> null(size_t(p.num_unknowns));
-    const Call<T> call{p.plan.data(),   int64_t(p.plan.size()), sources.data(), int64_t(sources.size()), T(p.shift),
-                       rhs.data(),      p.num_inputs,           p.columns,      x.data(),                factor.data(),
-                       p.factor_len,    index.data(),           p.index_len,    info.data(),             real.data(),
-                       null.data()};
+    const Call<T> call{p.plan.data(),  int64_t(p.plan.size()),
+                       sources.data(), int64_t(sources.size()),
+                       T(p.shift),     rhs.data(),
+                       p.num_inputs,   p.columns,
+                       x.data(),       factor.data(),
+                       p.factor_len,   index.data(),
+                       p.index_len,    info.data(),
+                       real.data(),    null.data()};
     run(engine, call);
-    run(engine, SolveCall<T>{p.plan.data(), int64_t(p.plan.size()), sources.data(), int64_t(sources.size()), factor.data(),
-                             p.factor_len, index.data(), p.index_len, info.data(), real.data(), rhs.data(), p.num_inputs, p.columns,
-                             again.data()});
+    run(engine, SolveCall<T>{p.plan.data(), int64_t(p.plan.size()), sources.data(), int64_t(sources.size()),
+                             factor.data(), p.factor_len, index.data(), p.index_len, info.data(), real.data(),
+                             rhs.data(), p.num_inputs, p.columns, again.data()});
     double best = 1e9;
     for (int i = 0; timed && i < 300; ++i) {
         const double start = now();
@@ -83,8 +87,9 @@ bool replay(const Problem& p, bool timed, const char* name) {
     }
     const bool good = info[kStatus] != kOk || gap * gap <= T(1e-6) * size * size;
     if (timed)
-        std::printf("%s %s: status %d inertia %d %d %d delayed %d sum %.15g time %.3f us\n", name, engine.isa, info[kStatus],
-                    info[kPositive], info[kNegative], info[kZero], info[kDelayed], double(sum), best * 1e6);
+        std::printf("%s %s: status %d inertia %d %d %d delayed %d sum %.15g time %.3f us\n", name, engine.isa,
+                    info[kStatus], info[kPositive], info[kNegative], info[kZero], info[kDelayed], double(sum),
+                    best * 1e6);
     return good;
 }
 
@@ -106,6 +111,7 @@ int main(int argc, char** argv) {
         }
         std::fclose(file);
     }
-    std::printf("replay: %lld problems, %lld where a second solve differs\n", static_cast<long long>(count), static_cast<long long>(bad));
+    std::printf("replay: %lld problems, %lld where a second solve differs\n", static_cast<long long>(count),
+                static_cast<long long>(bad));
     return bad ? 1 : 0;
 }

@@ -27,7 +27,8 @@ int main() {
         std::vector<double> src(size_t(k.rows * (k.step + k.rows * (k.dstep + 1)) + 64));
         for (double& x : src) x = random.uniform();
 
-        std::vector<double> expected(size_t(n * ld)), added(size_t(n * ld), 1.0), written(size_t(n * ld)), diagonal(size_t(n + 8));
+        std::vector<double> expected(size_t(n * ld)), added(size_t(n * ld), 1.0), written(size_t(n * ld)),
+            diagonal(size_t(n + 8));
         int64_t at = 0, count = 0;
         for (int64_t i = 0, step = k.step; i < k.rows; ++i, at += step, step += k.dstep)
             for (int64_t j = 0; j < k.len + i * k.dlen; ++j, ++count) {

@@ -30,7 +30,9 @@ void compare(int64_t k, int64_t first, int64_t last, int part, int64_t cols, int
             if (i < first)
                 CHECK(got == before);
             else if (part == kWhole || (part == kUpper ? j >= i : j <= i))
-                CHECK(abs(got - (UPDATE == kSet ? sum : UPDATE == kAdd ? before + sum : before - sum)) <= tol * T(k + 1));
+                CHECK(abs(got - (UPDATE == kSet   ? sum
+                                 : UPDATE == kAdd ? before + sum
+                                                  : before - sum)) <= tol * T(k + 1));
         }
 }
 
@@ -54,7 +56,8 @@ void compare_asking(int64_t k, int64_t rows, int64_t cols, Random& random) {
 template <class T>
 void compare_less(int64_t k, int64_t m, int64_t n, Random& random) {
     const int64_t ld = padded<T>(n), ldc = n + 3;
-    std::vector<T> a(size_t(k * ld + 64)), b(a.size()), c(size_t(m * ldc + 64)), d(size_t(m * ld + 64)), out(size_t(n * ld + 64));
+    std::vector<T> a(size_t(k * ld + 64)), b(a.size()), c(size_t(m * ldc + 64)), d(size_t(m * ld + 64)),
+        out(size_t(n * ld + 64));
     for (auto* x : {&a, &b, &c, &d})
         for (T& y : *x) y = T(random.uniform());
     multiply_less<T, false>(k, a.data(), ld, b.data(), ld, m, c.data(), ldc, d.data(), ld, n, out.data(), ld);
@@ -77,7 +80,8 @@ void all_sizes() {
             compare_less<T>(k, m, n, random);
             compare<T, kSet>(k, 0, m, kWhole, n, extra, random);
             compare<T, kAdd>(k, random.below(m + 1), m, kWhole, n, extra, random);
-            compare<T, kSubtract>(k, random.below(m + 1), m, random.below(2) ? kUpper : kLower, n > m ? n : m, extra, random);
+            compare<T, kSubtract>(k, random.below(m + 1), m, random.below(2) ? kUpper : kLower, n > m ? n : m, extra,
+                                  random);
         }
 }
 
@@ -85,7 +89,8 @@ void all_sizes() {
 template <class T>
 void compare_packed(int64_t k, int64_t first, int64_t last, int64_t beside, Random& random) {
     const int64_t cols = last + beside, ld = padded<T>(cols) + 3;
-    std::vector<T> a(size_t(k * last + 64)), b(size_t(k * ld + 64)), c(size_t(last * ld + 64)), scratch(size_t(packed_size<T>(cols) + 64));
+    std::vector<T> a(size_t(k * last + 64)), b(size_t(k * ld + 64)), c(size_t(last * ld + 64)),
+        scratch(size_t(packed_size<T>(cols) + 64));
     for (auto* x : {&a, &b, &c})
         for (T& y : *x) y = T(random.uniform());
     std::vector<T> out = c;
@@ -106,7 +111,8 @@ template <class T>
 void packed_sizes() {
     Random random(7);
     for (const int64_t k : {1, 5, 64})
-        for (int64_t last = 1; last <= 120; last += 1 + random.below(9)) compare_packed<T>(k, random.below(last), last, random.below(12), random);
+        for (int64_t last = 1; last <= 120; last += 1 + random.below(9))
+            compare_packed<T>(k, random.below(last), last, random.below(12), random);
 }
 
 int main() {

@@ -30,9 +30,18 @@ struct Work {
     std::vector<int32_t> ids, place;
     std::vector<int8_t> null;
 
-    Work(const Matrix& a, int64_t size) : n(size), ld(spaced<double>(size + 1 + kProbes<double>)), r(size_t(n * ld + 64)), bound(size_t(ld + 64)),
-                                          scratch(size_t(Careful<double, int>::scratch_size(n, ld) + 64)), l(size_t(n * n + 64)), off(size_t(n)), y(size_t(n)),
-                                          ids(size_t(n)), place(size_t(2 * n)), null(size_t(n)) {
+    Work(const Matrix& a, int64_t size)
+        : n(size),
+          ld(spaced<double>(size + 1 + kProbes<double>)),
+          r(size_t(n * ld + 64)),
+          bound(size_t(ld + 64)),
+          scratch(size_t(Careful<double, int>::scratch_size(n, ld) + 64)),
+          l(size_t(n * n + 64)),
+          off(size_t(n)),
+          y(size_t(n)),
+          ids(size_t(n)),
+          place(size_t(2 * n)),
+          null(size_t(n)) {
         for (int64_t i = 0; i < n; ++i) {
             ids[size_t(i)] = int32_t(i);
             bound[size_t(i)] = std::fabs(a[size_t(i * n + i)]);
@@ -49,8 +58,10 @@ Result careful(const Matrix& a, int64_t n, int64_t candidates, bool pairs = fals
         double operator()(int64_t, int64_t) const { return 0; }
         double at_most(int64_t, int64_t) const { return 0; }
     };
-    CarefulFront<double> front{w.r.data(), w.ld, n, candidates, 1, probes, w.bound.data(), given.data(), given.data(), nullptr, nullptr, 0, w.ids.data(), w.place.data(),
-                                     w.place.data() + n, w.null.data(), w.l.data(), w.off.data(), w.y.data(), w.scratch.data(), 0};
+    CarefulFront<double> front{
+        w.r.data(),         w.ld,          n,          candidates,   1,          probes,           w.bound.data(),
+        given.data(),       given.data(),  nullptr,    nullptr,      0,          w.ids.data(),     w.place.data(),
+        w.place.data() + n, w.null.data(), w.l.data(), w.off.data(), w.y.data(), w.scratch.data(), 0};
     front.write_probes();
     Careful<double, Nothing> search(front, Nothing(), out.tally);
     if (pairs)
@@ -121,7 +132,8 @@ void test_wide_fronts() {
                 for (int64_t i = 0; i < n; ++i)
                     for (int64_t j = 0; j <= i; ++j) {
                         double sum = 0;
-                        for (int64_t k = 0; k < rank; ++k) sum += (k % 3 ? 1 : -1) * v[size_t(k * n + i)] * v[size_t(k * n + j)];
+                        for (int64_t k = 0; k < rank; ++k)
+                            sum += (k % 3 ? 1 : -1) * v[size_t(k * n + i)] * v[size_t(k * n + j)];
                         a[size_t(i * n + j)] = a[size_t(j * n + i)] = sum;
                     }
             }
@@ -140,7 +152,8 @@ void test_uncertainty() {
     Random random(6);
     const int64_t n = 40, top = 25, ld = spaced<double>(n + 1 + kProbes<double>), pairs = 3;
     for (int trial = 0; trial < 100; ++trial) {
-        Matrix r(size_t(n * ld)), l(size_t(n * n)), local(static_cast<size_t>(n)), given(local), f(size_t(pairs * ld)), noise(static_cast<size_t>(pairs)), x(size_t(n * 16)), out(local);
+        Matrix r(size_t(n * ld)), l(size_t(n * n)), local(static_cast<size_t>(n)), given(local), f(size_t(pairs * ld)),
+            noise(static_cast<size_t>(pairs)), x(size_t(n * 16)), out(local);
         std::vector<int32_t> origin(static_cast<size_t>(n));
         for (int64_t i = 0; i < n; ++i) {
             origin[size_t(i)] = int32_t(i);
@@ -150,15 +163,19 @@ void test_uncertainty() {
         for (double& y : f) y = random.uniform();
         for (double& y : noise) y = std::exp(5 * random.uniform());
         Matrix bound(given);
-        CarefulFront<double> front{r.data(), ld, n, top, 1, kProbes<double>, bound.data(), given.data(), local.data(), f.data(), noise.data(), pairs, nullptr, nullptr, origin.data(),
-                                   nullptr, l.data(), nullptr, nullptr, nullptr, 0};
+        CarefulFront<double> front{
+            r.data(),      ld,           n,        top,          1,       kProbes<double>, bound.data(),
+            given.data(),  local.data(), f.data(), noise.data(), pairs,   nullptr,         nullptr,
+            origin.data(), nullptr,      l.data(), nullptr,      nullptr, nullptr,         0};
         front.write_probes();
         for (int64_t k = 0; k < top; ++k)
             for (int64_t j = k + 1; j < n; ++j)
-                for (int64_t i = 0; i < kProbes<double>; ++i) r[size_t(j * ld + n + 1 + i)] -= l[size_t(k * n + j)] * r[size_t(k * ld + n + 1 + i)];
+                for (int64_t i = 0; i < kProbes<double>; ++i)
+                    r[size_t(j * ld + n + 1 + i)] -= l[size_t(k * n + j)] * r[size_t(k * ld + n + 1 + i)];
         front.uncertainties(top, n, top, x.data(), out.data());
         for (int64_t c = top; c < n; ++c) {
-            const double exact = front.uncertainty(c, top, x.data()), likely = front.likely_uncertainty(c, r.data() + c * ld);
+            const double exact = front.uncertainty(c, top, x.data()),
+                         likely = front.likely_uncertainty(c, r.data() + c * ld);
             CHECK(std::fabs(out[size_t(c)] - exact) <= 1e-10 * exact);
             CHECK(likely >= exact && likely <= 1e6 * exact);
         }
@@ -181,8 +198,9 @@ void test_plain_rows_agree_with_the_search() {
         Matrix schur(size_t(b * lds + 64));
         Tally tally;
         bool called = false;
-        CHECK((eliminate_rows<double, 0, false>({w.r.data(), w.ld, n, rho.data(), 1, w.bound.data(), w.l.data(), w.y.data()}, q, part,
-                                                    schur.data(), lds, tally, [&] { called = true; })));
+        CHECK((eliminate_rows<double, 0, false>(
+            {w.r.data(), w.ld, n, rho.data(), 1, w.bound.data(), w.l.data(), w.y.data()}, q, part, schur.data(), lds,
+            tally, [&] { called = true; })));
         CHECK(called);
         const Result other = careful(a, n, q);
         CHECK(other.taken == q);
@@ -204,23 +222,30 @@ void test_stage_agrees_with_plain_rows() {
             const int64_t n = p + q, at = padded<double>(q), ld = at + padded<double>(p), lds = padded<double>(p);
             const double shift = p % 2 ? 0.25 : 0;
             const auto column = [&](int64_t j) { return j < q ? j : j - q + at; };
-            Matrix s(size_t(p * p)), f(size_t(p * ld + 64)), b(f), g(size_t(q * lds + 64)), c(size_t(q * ld + 64)), r(c), rho(size_t(ld + 64)), size(rho), whole(size_t(n * n)), y(rho);
+            Matrix s(size_t(p * p)), f(size_t(p * ld + 64)), b(f), g(size_t(q * lds + 64)), c(size_t(q * ld + 64)),
+                r(c), rho(size_t(ld + 64)), size(rho), whole(size_t(n * n)), y(rho);
             for (int64_t i = 0; i < p; ++i) {
                 for (int64_t j = 0; j <= i; ++j) s[size_t(i * p + j)] = s[size_t(j * p + i)] = random.uniform();
                 for (int64_t j = 0; j < n; ++j) f[size_t(i * ld + column(j))] = random.uniform();
             }
             for (int64_t i = 0; i < p; ++i)
                 for (int64_t k = 0; k < p; ++k) {
-                    for (int64_t j = 0; j < n; ++j) b[size_t(i * ld + column(j))] += s[size_t(i * p + k)] * f[size_t(k * ld + column(j))];
-                    for (int64_t j = 0; j < q; ++j) g[size_t(j * lds + i)] += f[size_t(k * ld + j)] * s[size_t(k * p + i)];
+                    for (int64_t j = 0; j < n; ++j)
+                        b[size_t(i * ld + column(j))] += s[size_t(i * p + k)] * f[size_t(k * ld + column(j))];
+                    for (int64_t j = 0; j < q; ++j)
+                        g[size_t(j * lds + i)] += f[size_t(k * ld + j)] * s[size_t(k * p + i)];
                 }
             for (int64_t i = 0; i < q; ++i)  // of the block on the diagonal, the lower triangle
                 for (int64_t j = 0; j < n; ++j)
-                    if (j <= i || j >= q) c[size_t(i * ld + column(j))] = random.uniform() + (i != j ? 0.0 : i % 3 ? 2.0 * double(n) : -4.0 * double(n));
+                    if (j <= i || j >= q)
+                        c[size_t(i * ld + column(j))] = random.uniform() + (i != j  ? 0.0
+                                                                            : i % 3 ? 2.0 * double(n)
+                                                                                    : -4.0 * double(n));
             for (int64_t i = 0; i < n; ++i)
                 for (int64_t j = i; j < n; ++j) {
                     double sum = j < q ? c[size_t(j * ld + i)] : i < q ? c[size_t(i * ld + column(j))] : 0;
-                    for (int64_t k = 0; k < p; ++k) sum += f[size_t(k * ld + column(i))] * b[size_t(k * ld + column(j))];
+                    for (int64_t k = 0; k < p; ++k)
+                        sum += f[size_t(k * ld + column(i))] * b[size_t(k * ld + column(j))];
                     if (i == j && i < q) sum += shift;
                     whole[size_t(i * n + j)] = whole[size_t(j * n + i)] = sum;
                     if (i == j) size[size_t(column(i))] = std::fabs(sum);
@@ -232,17 +257,22 @@ void test_stage_agrees_with_plain_rows() {
             Tally tally, expected;
             bool called = false;
             const Strided<double> f_u{f.data(), ld}, f_x{f.data() + at, ld}, c_u{c.data(), ld}, c_x{c.data() + at, ld};
-            CHECK((eliminate_stage<double, 0, false>({r.data(), ld, n, rho.data(), 1, size.data(), l.data(), y.data(), at - q}, q, {p, g.data(), lds, f_u, c_u}, shift,
-                                                     {p, g.data(), lds, f_x, c_x, at}, f_x, b.data() + at, ld, schur.data(), lds, tally, [](auto) {}, [&] { called = true; })));
-            CHECK((eliminate_rows<double, 0, false>({w.r.data(), w.ld, n, plain.data(), 1, w.bound.data(), w.l.data(), w.y.data()}, q, kUpper, other.data(), lds,
-                                                    expected, [] {})));
+            CHECK((eliminate_stage<double, 0, false>(
+                {r.data(), ld, n, rho.data(), 1, size.data(), l.data(), y.data(), at - q}, q,
+                {p, g.data(), lds, f_u, c_u}, shift, {p, g.data(), lds, f_x, c_x, at}, f_x, b.data() + at, ld,
+                schur.data(), lds, tally, [](auto) {}, [&] { called = true; })));
+            CHECK((eliminate_rows<double, 0, false>(
+                {w.r.data(), w.ld, n, plain.data(), 1, w.bound.data(), w.l.data(), w.y.data()}, q, kUpper, other.data(),
+                lds, expected, [] {})));
             CHECK(called && l[size_t(q * n)] == 77);  // nothing is written behind the rows
             CHECK(tally.positive == expected.positive && tally.negative == expected.negative);
             for (int64_t i = 0; i < q; ++i)
-                for (int64_t j = i; j < n; ++j) CHECK(std::fabs(l[size_t(i * n + j)] - w.l[size_t(i * n + j)]) <= 1e-12 * double(n * n));
+                for (int64_t j = i; j < n; ++j)
+                    CHECK(std::fabs(l[size_t(i * n + j)] - w.l[size_t(i * n + j)]) <= 1e-12 * double(n * n));
             for (int64_t i = 0; i < p; ++i) {
                 CHECK(std::fabs(rho[size_t(at + i)] - plain[size_t(q + i)]) <= 1e-12 * double(n));
-                for (int64_t j = 0; j <= i; ++j) CHECK(std::fabs(schur[size_t(i * lds + j)] - other[size_t(j * lds + i)]) <= 1e-12 * double(n * n));
+                for (int64_t j = 0; j <= i; ++j)
+                    CHECK(std::fabs(schur[size_t(i * lds + j)] - other[size_t(j * lds + i)]) <= 1e-12 * double(n * n));
             }
         }
 }

@@ -28,7 +28,9 @@ void compare(int64_t rows, int64_t cols, Random& random) {
         for (int64_t i = 0; i < rows + 4; ++i) {
             T sum = 0;
             for (int64_t j = 0; i < rows && j < cols; ++j) sum += a[size_t(i * step + j)] * z[size_t(j)];
-            const T expected = i >= rows ? given[size_t(i)] : update == kSet ? sum : given[size_t(i)] + (update == kAdd ? sum : -sum);
+            const T expected = i >= rows        ? given[size_t(i)]
+                               : update == kSet ? sum
+                                                : given[size_t(i)] + (update == kAdd ? sum : -sum);
             CHECK(abs(y[size_t(i)] - expected) <= (i < rows ? tol : 0));
         }
     }
