@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.kkt import linearize
-from gnewt.kkt.xla import XlaEngine
+from gnewt.kkt.engines.xla.engine import XlaEngine
 from gnewt.newton.objective import Objective
 from gnewt.plan import choose, make_plan
 from gnewt.plan.orderings import cyclic_reduction

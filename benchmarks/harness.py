@@ -117,7 +117,7 @@ def relative(residual: Any, against: Any) -> float:
 
 def isa() -> str:
     """Instruction set of the native engine in this process."""
-    from gnewt.kkt import native
+    from gnewt.kkt.engines.native import engine as native
 
     return native.isa()
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <new>
 
-#include "native_layout.hpp"
+#include "plan_writer.hpp"
 #include "planner.hpp"
 
 #if defined(_WIN32)

@@ -87,7 +87,7 @@ struct Bags {
 // Name for each bag the highest one of its group.
 void merge_fronts(const Bags& bags, Span<Count> top);
 
-// Assembly maps (layout.cpp)
+// Assembly maps (front_maps.cpp)
 
 // Fronts over positions, the numbering of the unknowns by elimination.
 struct Fronts {

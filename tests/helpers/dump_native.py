@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gnewt.kkt import native
-from gnewt.kkt.native_layout import NativeLayout, lay_out_native
+from gnewt.kkt.engines.native import engine as native
+from gnewt.kkt.engines.native.packing import NativeLayout, lay_out_native
 from gnewt.plan import make_plan
 from helpers.random_kkt import KINDS, random_sources, random_structure
 

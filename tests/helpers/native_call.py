@@ -8,8 +8,8 @@ import dataclasses
 import numpy as np
 
 from gnewt import _native
-from gnewt.kkt import native
-from gnewt.kkt.native_layout import NativeLayout
+from gnewt.kkt.engines.native import engine as native
+from gnewt.kkt.engines.native.packing import NativeLayout
 
 _long, _pointer = ctypes.c_int64, ctypes.c_void_p
 

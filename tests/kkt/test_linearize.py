@@ -10,8 +10,8 @@ import pytest
 import gnewt
 from gnewt.graph import Family, Irregular, Rounds, Structure
 from gnewt.kkt import linearize
-from gnewt.kkt.derivatives import Differentiated, Written, local_derivatives
-from gnewt.kkt.keep import Keeper
+from gnewt.kkt.derivatives.keep import Keeper
+from gnewt.kkt.derivatives.local import Differentiated, Written, local_derivatives
 from gnewt.trace import trace_graph
 from helpers.dense_models import dense_models, slots_of
 from helpers.random_graphs import random_graph

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import gnewt
-from gnewt.kkt import factorize, native
-from gnewt.kkt.native_layout import lay_out_native
+from gnewt.kkt import factorize
+from gnewt.kkt.engines.native import engine as native
+from gnewt.kkt.engines.native.packing import lay_out_native
 from gnewt.plan import make_plan
 from helpers.native_call import run
 

@@ -12,9 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import gnewt
-from gnewt.kkt import factorize, native
-from gnewt.kkt.native import factor_solve, factorize_native, solve
-from gnewt.kkt.native_layout import lay_out_native
+from gnewt.kkt import factorize
+from gnewt.kkt.engines.native import engine as native
+from gnewt.kkt.engines.native.engine import factor_solve, factorize_native, solve
+from gnewt.kkt.engines.native.packing import lay_out_native
 from gnewt.plan import make_plan
 from helpers.oracle import inertia_of
 from helpers.random_graphs import random_graph, random_order

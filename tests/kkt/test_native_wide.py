@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gnewt.kkt import native
-from gnewt.kkt.native import factor_solve, factorize_native, layout
+from gnewt.kkt.engines.native import engine as native
+from gnewt.kkt.engines.native.engine import factor_solve, factorize_native, layout
 from gnewt.newton import Objective, system_of
 from helpers.oracle import inertia_of
 

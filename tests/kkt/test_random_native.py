@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from gnewt.graph import Structure
-from gnewt.kkt import factorize, native
-from gnewt.kkt.native_layout import lay_out_native
+from gnewt.kkt import factorize
+from gnewt.kkt.engines.native import engine as native
+from gnewt.kkt.engines.native.packing import lay_out_native
 from gnewt.plan import make_plan
 from helpers.native_call import Outcome, run
 from helpers.random_kkt import KINDS, Dense, dense, random_chain, random_sources, random_structure

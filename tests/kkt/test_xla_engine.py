@@ -8,10 +8,10 @@ import pytest
 import gnewt
 from gnewt.graph.plan import check_plan
 from gnewt.kkt import factorize, linearize
-from gnewt.kkt.elimination import NONFINITE, OK, SINGULAR
-from gnewt.kkt.xla import CLEAN, HOST, REFINED, XlaEngine
-from gnewt.kkt.xla_merge import merge_fronts
-from gnewt.kkt.xla_schedule import MAX_BLOCKS, Shape, make_schedule
+from gnewt.kkt.engines.elimination import NONFINITE, OK, SINGULAR
+from gnewt.kkt.engines.xla.engine import CLEAN, HOST, REFINED, XlaEngine
+from gnewt.kkt.engines.xla.merge import merge_fronts
+from gnewt.kkt.engines.xla.schedule import MAX_BLOCKS, Shape, make_schedule
 from gnewt.newton.objective import Objective
 from gnewt.plan import ORDERS, make_plan
 from helpers.oracle import inertia_of

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gnewt
-from gnewt.kkt.pivots import eliminate
+from gnewt.kkt.engines.reference.pivots import eliminate
 from helpers.oracle import flatten, inertia_of
 from helpers.small_dag import WRONG, Dag, Point, examine, library_kkt, make_dag, relative_error
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gnewt
-from gnewt.kkt import native
+from gnewt.kkt.engines.native import engine as native
 from helpers.oracle import backward_error, flatten, inertia_of
 
 ORDERS = ["auto", "causal", "min_degree", "nested_dissection", "hessian", "min_fill", "causal_min_fill"]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import gnewt
-from gnewt.kkt import ENGINES, native
+from gnewt.kkt import ENGINES
+from gnewt.kkt.engines.native import engine as native
 
 HERE = [
     pytest.param(

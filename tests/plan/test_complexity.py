@@ -9,7 +9,7 @@ import pytest
 import gnewt
 from gnewt.graph import check_plan
 from gnewt.plan import ORDERS, check_tree, kkt_graph, make_plan
-from gnewt.plan.layout import split_tree
+from gnewt.plan.fronts import split_tree
 
 
 def stage(x, u):

@@ -13,7 +13,7 @@ from gnewt import _native
 from gnewt.graph import check_plan
 from gnewt.kkt import factorize
 from gnewt.plan import KKTGraph, Order, check_tree, kkt_graph, make_plan, min_degree
-from gnewt.plan.layout import split_tree
+from gnewt.plan.fronts import split_tree
 from gnewt.plan.merge import Merger, describe_bags, merge_fronts
 from gnewt.plan.orderings import is_causal, nested_dissection, reverse_time
 from helpers.random_graphs import random_graph

@@ -13,7 +13,7 @@ from gnewt import _native
 from gnewt.graph import Family, Structure, check_plan
 from gnewt.graph.schedule import instance_levels
 from gnewt.plan import Adjacency, Order, make_plan, min_degree, min_fill, orderings
-from gnewt.plan.layout import split_tree
+from gnewt.plan.fronts import split_tree
 from gnewt.plan.tree import OverLimit
 from helpers.random_graphs import random_graph
 from plan.graphs import GRAPHS, hopeless, kkt, random_kkt

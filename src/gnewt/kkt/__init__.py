@@ -1,16 +1,16 @@
 """Plan + x ↦ factor: linearisation (once per iterate) and elimination (once per shift)."""
 
-from gnewt.kkt.causal import CausalOrder, causal_order
-from gnewt.kkt.causal_blocks import DUALS, Numbers, Swept, Values, hessian_blocks, jacobian_blocks
-from gnewt.kkt.causal_path import PathWalk, path_walk
-from gnewt.kkt.causal_root import eliminate_roots
-from gnewt.kkt.causal_serial import SerialWalk
-from gnewt.kkt.elimination import NONFINITE, OK, SINGULAR, STATUSES, Elimination
-from gnewt.kkt.engine import ENGINES, Prepared, choose_engine, prepare
-from gnewt.kkt.linearize import CURVATURES, LocalModels, first_nonfinite, linearize
-from gnewt.kkt.native import NativeFactor, factorize_native
-from gnewt.kkt.product import lifted_product
-from gnewt.kkt.reference import ReferenceFactor, factorize
+from gnewt.kkt.causal.blocks import DUALS, Numbers, Swept, Values, hessian_blocks, jacobian_blocks
+from gnewt.kkt.causal.order import CausalOrder, causal_order
+from gnewt.kkt.causal.path import PathWalk, path_walk
+from gnewt.kkt.causal.root import eliminate_roots
+from gnewt.kkt.causal.serial import SerialWalk
+from gnewt.kkt.derivatives.linearize import CURVATURES, LocalModels, first_nonfinite, linearize
+from gnewt.kkt.derivatives.product import lifted_product
+from gnewt.kkt.engines.choose import ENGINES, Prepared, choose_engine, prepare
+from gnewt.kkt.engines.elimination import NONFINITE, OK, SINGULAR, STATUSES, Elimination
+from gnewt.kkt.engines.native.engine import NativeFactor, factorize_native
+from gnewt.kkt.engines.reference.engine import ReferenceFactor, factorize
 
 __all__ = [
     "CURVATURES",

@@ -11,7 +11,7 @@ import numpy as np
 from gnewt._errors import PlanError, explain_error
 from gnewt.graph import Certificate, Plan, Structure
 from gnewt.plan.cost import certify, expected_cost, parallel_cost
-from gnewt.plan.layout import lay_out, split_tree
+from gnewt.plan.fronts import lay_out, split_tree
 from gnewt.plan.merge import merge_fronts
 from gnewt.plan.orderings import (
     Order,

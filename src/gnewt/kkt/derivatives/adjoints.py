@@ -15,7 +15,7 @@ from jax import Array
 from jaxtyping import Float
 
 from gnewt.graph import UNROLL, Batch, Family, Irregular, Maps, Rounds, Step, Structure, take_places
-from gnewt.kkt.derivatives import Jacobian
+from gnewt.kkt.derivatives.local import Jacobian
 
 _MANY = 256
 """A Jacobian with more nonzeros than this is multiplied as a dense matrix ..."""

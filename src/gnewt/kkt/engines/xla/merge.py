@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 
 from gnewt.graph import Plan
-from gnewt.kkt.xla_schedule import front_cost
+from gnewt.kkt.engines.xla.schedule import front_cost
 
 LEVEL_SAVED = 1e3
 """Flops that one level less is worth."""

@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from gnewt.kkt.causal_blocks import Numbers, Swept, Values, embed, take
-from gnewt.kkt.causal_path import PathWalk, Wave
-from gnewt.kkt.causal_rounds import Loop, PathStep
+from gnewt.kkt.causal.blocks import Numbers, Swept, Values, embed, take
+from gnewt.kkt.causal.path import PathWalk, Wave
+from gnewt.kkt.causal.rounds import Loop, PathStep
 
 
 def eliminate_roots(

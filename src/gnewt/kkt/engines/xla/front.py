@@ -16,8 +16,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float
 
-from gnewt.kkt.pivots import THRESHOLD
-from gnewt.kkt.xla_schedule import Shape
+from gnewt.kkt.engines.reference.pivots import THRESHOLD
+from gnewt.kkt.engines.xla.schedule import Shape
 
 _WRITTEN_OUT = 16
 """Sweeps of a front up to which they are written out on a GPU."""

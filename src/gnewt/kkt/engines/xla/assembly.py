@@ -19,8 +19,8 @@ import numpy as np
 
 from gnewt._errors import PlanError
 from gnewt.graph import Plan
-from gnewt.kkt.xla_merge import merge_fronts
-from gnewt.kkt.xla_schedule import Schedule, Segment, classify, make_schedule
+from gnewt.kkt.engines.xla.merge import merge_fronts
+from gnewt.kkt.engines.xla.schedule import Schedule, Segment, classify, make_schedule
 
 ZERO, ONE, MINUS, FIRST = 0, 1, 2, 3
 """Constants at the head of the vector that fronts are gathered from; sources come next, then sums of sources."""

@@ -16,9 +16,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from gnewt.kkt.xla_front import Gains, Message, Pivots, eliminate
-from gnewt.kkt.xla_layout import FIRST, XlaLayout
-from gnewt.kkt.xla_schedule import Block, Segment
+from gnewt.kkt.engines.xla.assembly import FIRST, XlaLayout
+from gnewt.kkt.engines.xla.front import Gains, Message, Pivots, eliminate
+from gnewt.kkt.engines.xla.schedule import Block, Segment
 
 _PARTS = ("ids", "f", "g", "row", "col", "has")
 

@@ -6,8 +6,8 @@ import itertools
 import numpy as np
 import pytest
 
-from gnewt.kkt import native
-from gnewt.kkt.native_layout import lay_out_native
+from gnewt.kkt.engines.native import engine as native
+from gnewt.kkt.engines.native.packing import lay_out_native
 from gnewt.plan import make_plan
 from helpers.random_graphs import random_graph, random_order
 

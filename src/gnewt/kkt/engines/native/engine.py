@@ -20,8 +20,8 @@ from jaxtyping import Float, Int
 
 from gnewt import _native
 from gnewt.graph import Plan
-from gnewt.kkt.native_layout import NativeLayout, lay_out_native
-from gnewt.kkt.reference import ReferenceFactor, factorize
+from gnewt.kkt.engines.native.packing import NativeLayout, lay_out_native
+from gnewt.kkt.engines.reference.engine import ReferenceFactor, factorize
 
 STATUSES = ("ok", "singular", "nonfinite", "out of memory", "bad plan")
 _TARGETS = ("gnewt_factor_solve_f64", "gnewt_factor_solve_f32", "gnewt_solve_f64", "gnewt_solve_f32")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gnewt.graph import Index, IndexMaker, Structure, find_loops
-from gnewt.kkt.causal import CausalOrder, Step
+from gnewt.kkt.causal.order import CausalOrder, Step
 
 _MAX_PERIOD = 64
 """Steps of a stage, at most, for stages to be recognised as equal."""

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from gnewt.graph import Plan
-from gnewt.kkt.pivots import BlockPivot, eliminate
+from gnewt.kkt.engines.reference.pivots import BlockPivot, eliminate
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -20,9 +20,9 @@ from jax import Array
 from jaxtyping import Float
 
 from gnewt.graph import Data, Structure, apply_family, forward
-from gnewt.kkt.derivatives import Jacobian, local_derivatives
-from gnewt.kkt.keep import Keeper
-from gnewt.kkt.sweep import pull_back, sweep_duals
+from gnewt.kkt.derivatives.adjoints import pull_back, sweep_duals
+from gnewt.kkt.derivatives.keep import Keeper
+from gnewt.kkt.derivatives.local import Jacobian, local_derivatives
 
 CURVATURES = ("exact", "gauss_newton")
 """`gauss_newton` drops λ·∂²Φ and keeps the exact Hessians of the losses (the generalised Gauss-Newton matrix)."""

@@ -1,6 +1,6 @@
 """Causal elimination, step by step: which slots go when, and what they are coupled to. Integers, once per order.
 
-Where `gnewt.kkt.engine` solves, this walk explains: it eliminates one *unit* at a time (the outputs of an instance, or inputs
+Where `gnewt.kkt.engines.choose` solves, this walk explains: it eliminates one *unit* at a time (the outputs of an instance, or inputs
 that belong together), so that every input comes out as an affine policy of slots that are known before it. Units go
 before everything that their instances read.
 """

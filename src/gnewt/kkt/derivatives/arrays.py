@@ -7,7 +7,7 @@ from typing import Any
 
 from jax.extend.core import Literal
 
-from gnewt.kkt.keep import COSTLY, Keeper
+from gnewt.kkt.derivatives.keep import COSTLY, Keeper
 
 _CALLS = {"jit", "pjit", "closed_call"}
 

@@ -17,11 +17,11 @@ import numpy as np
 from jax import Array
 
 from gnewt.graph import Family, Structure, take_places
-from gnewt.kkt.arrays import ArrayProgram
-from gnewt.kkt.composed import Composed, Composition, compose
-from gnewt.kkt.keep import Keeper
-from gnewt.kkt.scalars import NotScalar, Program, Vectors, live_nodes
-from gnewt.kkt.writeout import write_out
+from gnewt.kkt.derivatives.arrays import ArrayProgram
+from gnewt.kkt.derivatives.composed import Composed, Composition, compose
+from gnewt.kkt.derivatives.keep import Keeper
+from gnewt.kkt.derivatives.scalars import NotScalar, Program, Vectors, live_nodes
+from gnewt.kkt.derivatives.writeout import write_out
 
 MAX_OPERATIONS = 3_000
 """Operations that may remain: XLA compiles about 500 a second."""

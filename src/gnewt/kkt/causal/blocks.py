@@ -11,8 +11,8 @@ from jax import Array
 from jaxtyping import Float
 
 from gnewt.graph import Data, Structure
-from gnewt.kkt.derivatives import local_derivatives
-from gnewt.kkt.keep import Keeper
+from gnewt.kkt.derivatives.keep import Keeper
+from gnewt.kkt.derivatives.local import local_derivatives
 
 DUALS = ("adjoint", "value", "zero")
 """What the Hessians of the nodes are contracted with: λ = ∂f (Newton), ∂V of what is eliminated already (DDP), 0 (iLQR)."""

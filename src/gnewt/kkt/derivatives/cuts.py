@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gnewt.kkt.scalars import Program, live_nodes
+from gnewt.kkt.derivatives.scalars import Program, live_nodes
 
 _MAX_PLACES = 40
 """Narrow places that are considered: every pair of them is priced."""

@@ -20,11 +20,11 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from gnewt.graph import Plan
-from gnewt.kkt.elimination import NONFINITE, OK, Elimination
-from gnewt.kkt.xla_careful import HostSolve, where_needed
-from gnewt.kkt.xla_front import Gains, Pivots
-from gnewt.kkt.xla_layout import lay_out_xla
-from gnewt.kkt.xla_tree import Tree
+from gnewt.kkt.engines.elimination import NONFINITE, OK, Elimination
+from gnewt.kkt.engines.xla.assembly import lay_out_xla
+from gnewt.kkt.engines.xla.careful import HostSolve, where_needed
+from gnewt.kkt.engines.xla.front import Gains, Pivots
+from gnewt.kkt.engines.xla.tree import Tree
 
 CLEAN, REFINED, HOST = 0, 1, 2
 REFINEMENTS = 4

@@ -16,9 +16,9 @@ from jax import Array
 from jaxtyping import Float
 
 from gnewt.graph import Data
-from gnewt.kkt.causal import CausalOrder
-from gnewt.kkt.causal_blocks import Numbers, Swept, Values, embed, minimise_over, node_hessian, pass_on, take
-from gnewt.kkt.causal_rounds import Loop, PathStep, Use, find_rounds
+from gnewt.kkt.causal.blocks import Numbers, Swept, Values, embed, minimise_over, node_hessian, pass_on, take
+from gnewt.kkt.causal.order import CausalOrder
+from gnewt.kkt.causal.rounds import Loop, PathStep, Use, find_rounds
 
 Wave = tuple[Array, Array]
 """Hessian and gradient of the value function over the wave."""

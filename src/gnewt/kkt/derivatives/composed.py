@@ -21,10 +21,10 @@ import numpy as np
 from jax import Array
 
 from gnewt.graph import Family
-from gnewt.kkt.cuts import Combination, Core, Cuts, cut
-from gnewt.kkt.keep import Keeper
-from gnewt.kkt.scalars import NotScalar, Program, Vectors, live_nodes
-from gnewt.kkt.writeout import write_out
+from gnewt.kkt.derivatives.cuts import Combination, Core, Cuts, cut
+from gnewt.kkt.derivatives.keep import Keeper
+from gnewt.kkt.derivatives.scalars import NotScalar, Program, Vectors, live_nodes
+from gnewt.kkt.derivatives.writeout import write_out
 
 _MAX_OPERATIONS = 3_000
 """Of all cores' derivatives together: XLA compiles about 500 a second."""

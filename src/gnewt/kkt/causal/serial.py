@@ -15,8 +15,8 @@ from jax import Array
 from jaxtyping import Float
 
 from gnewt.graph import Data, Family
-from gnewt.kkt.causal import CausalOrder
-from gnewt.kkt.causal_blocks import Numbers, Swept, Values, minimise_over, node_hessian, pass_on
+from gnewt.kkt.causal.blocks import Numbers, Swept, Values, minimise_over, node_hessian, pass_on
+from gnewt.kkt.causal.order import CausalOrder
 
 _INPUT, _NODE, _CURVED = 0, 1, 2
 """Kinds of events; Hessians of family i of the nodes are events of kind _CURVED + i."""

@@ -1,4 +1,4 @@
-"""A plan as the native engine reads it: one flat int32 array, made once per plan (cpp/native_layout.cpp).
+"""A plan as the native engine reads it: one flat int32 array, made once per plan (cpp/plan_writer.cpp).
 
 A causal front has p pairs, q inputs and a separator of b slots, in the coordinates [p | q | b]. Its numbers go to five
 parts, each a matrix of its own:

@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.extend.core import Literal
 
-from gnewt.kkt.scalars import NotScalar, Program
+from gnewt.kkt.derivatives.scalars import NotScalar, Program
 
 _ARITHMETIC = (
     "add",

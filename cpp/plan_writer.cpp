@@ -1,12 +1,12 @@
 // The plan as the native engine reads it: one flat int32 array; see engine/plan_view.hpp for what it holds, and
-// kkt/native_layout.py for the parts of a front.
+// kkt/engines/native/packing.py for the parts of a front.
 #include <algorithm>
 #include <limits>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
 
-#include "native_layout.hpp"
+#include "plan_writer.hpp"
 
 namespace gnewt {
 

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt.kkt.keep import COSTLY, Keeper
+from gnewt.kkt.derivatives.keep import COSTLY, Keeper
 
 _COMMUTATIVE = {"add", "mul", "max", "min"}
 _WORTH_KEEPING = 30

@@ -15,10 +15,10 @@ from jaxtyping import Float
 
 from gnewt._errors import PerformanceNotice, PlanError, explain_error
 from gnewt.graph import Plan
-from gnewt.kkt import native
-from gnewt.kkt.elimination import NONFINITE, OK, SINGULAR, Elimination
-from gnewt.kkt.reference import ReferenceFactor, factorize
-from gnewt.kkt.xla import XlaEngine
+from gnewt.kkt.engines.elimination import NONFINITE, OK, SINGULAR, Elimination
+from gnewt.kkt.engines.native import engine as native
+from gnewt.kkt.engines.reference.engine import ReferenceFactor, factorize
+from gnewt.kkt.engines.xla.engine import XlaEngine
 
 
 @runtime_checkable

@@ -11,8 +11,8 @@ import numpy as np
 from jax import Array
 
 from gnewt.graph import Plan
-from gnewt.kkt.elimination import NONFINITE, OK, SINGULAR, Elimination
-from gnewt.kkt.reference import factorize
+from gnewt.kkt.engines.elimination import NONFINITE, OK, SINGULAR, Elimination
+from gnewt.kkt.engines.reference.engine import factorize
 
 
 def where_needed(run: Callable[..., Any], needed: Array, *operands: Any) -> Any:

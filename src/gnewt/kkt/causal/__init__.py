@@ -1,0 +1,1 @@
+"""Causal elimination, unit by unit along a causal order: policies and value functions."""

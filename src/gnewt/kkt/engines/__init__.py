@@ -1,0 +1,1 @@
+"""Elimination of K = H + μI along a plan: three engines behind one interface. Once per shift."""

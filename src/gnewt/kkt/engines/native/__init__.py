@@ -1,0 +1,1 @@
+"""The native engine: elimination by the C++ library."""

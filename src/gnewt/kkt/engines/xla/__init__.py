@@ -1,0 +1,1 @@
+"""The xla engine: elimination in pure JAX, on any device."""
