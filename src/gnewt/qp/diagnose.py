@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gnewt._errors import QPError, explain_error
-from gnewt.qp.gather import Factorization, Solution, scatter
-from gnewt.qp.problem import Problem
+from gnewt.qp.gather import Factorization, SweepResult, scatter
+from gnewt.qp.problem import NumberedQP
 
 CONFLICT_TOL = 1e-10
 """Σ ν_i h_i below this part of Σ |ν_i h_i| is rounding in the user's h."""
@@ -16,7 +16,9 @@ TOUCHED = 1e-6
 """A direction touches a vertex where it exceeds this part of its largest entry."""
 
 
-def check_consistent(problem: Problem, factor: Factorization, solution: Solution, row: np.ndarray) -> None:
+def check_consistent(
+    problem: NumberedQP, factor: Factorization, solution: SweepResult, row: np.ndarray
+) -> None:
     """Raise QPError if some combination of rows reads 0 = c ≠ 0; it is expanded to the user's rows.
 
     The leftover of a front's h̃ is itself such a combination ν: νᵀG̃ = 0, νᵀh̃ = |ν|². Handing it down the
@@ -50,7 +52,11 @@ def check_consistent(problem: Problem, factor: Factorization, solution: Solution
 
 
 def check_curvature(
-    problem: Problem, factor: Factorization, solution: Solution, column: np.ndarray, allow_indefinite: bool
+    problem: NumberedQP,
+    factor: Factorization,
+    solution: SweepResult,
+    column: np.ndarray,
+    allow_indefinite: bool,
 ) -> None:
     """Raise QPError unless the reduced Hessian is positive definite (nonsingular if `allow_indefinite`).
 
@@ -92,13 +98,13 @@ def check_curvature(
             )
 
 
-def name_rows(problem: Problem, rows: np.ndarray) -> str:
+def name_rows(problem: NumberedQP, rows: np.ndarray) -> str:
     """Write row numbers as `edge[row]`."""
     named = [f"{name}[{row}]" for name, row in locate_rows(problem, rows)]
     return "rows " + _shorten(named)
 
 
-def locate_rows(problem: Problem, rows: np.ndarray) -> list[tuple[str, int]]:
+def locate_rows(problem: NumberedQP, rows: np.ndarray) -> list[tuple[str, int]]:
     """Find the edge's name and the row within the edge of each row number."""
     count = [len(t.rows) for t in problem.terms]
     term_of_row = np.repeat(np.arange(len(count)), count)
@@ -106,7 +112,7 @@ def locate_rows(problem: Problem, rows: np.ndarray) -> list[tuple[str, int]]:
     return [(t.name, int(row - t.rows[0])) for t, row in zip(terms, rows, strict=True)]
 
 
-def name_vertices(problem: Problem, direction: np.ndarray) -> str:
+def name_vertices(problem: NumberedQP, direction: np.ndarray) -> str:
     """List the vertices that a direction touches."""
     size = np.maximum.reduceat(np.abs(direction), problem.offset[:-1])
     touched = np.flatnonzero(size > TOUCHED * size.max())

@@ -1,4 +1,4 @@
-"""Problem: a graphical QP with its vertices, scalars and rows numbered; residuals and scaling."""
+"""NumberedQP: a graphical QP with its vertices, scalars and rows numbered; residuals and scaling."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Term:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
+class NumberedQP:
     """min Σ_e ½ x_eᵀQ_e x_e − b_eᵀx_e  subject to  G_e x_e = h_e, over x[n] and λ[M]."""
 
     terms: tuple[Term, ...]
@@ -71,7 +71,7 @@ class Problem:
             primal_size[m] += np.abs(term.G) @ np.abs(x[s])
         return Residuals(dual, primal, dual_size, primal_size)
 
-    def scaled(self, column: np.ndarray, row: np.ndarray) -> Problem:
+    def scaled(self, column: np.ndarray, row: np.ndarray) -> NumberedQP:
         """Change the units: x = D x̂ and λ = E λ̂ with D = diag(column), E = diag(row)."""
         terms = []
         for t in self.terms:
@@ -98,7 +98,7 @@ class Residuals:
         return out[0], out[1]
 
 
-def equilibrate(problem: Problem, sweeps: int = 4) -> tuple[np.ndarray, np.ndarray]:
+def equilibrate(problem: NumberedQP, sweeps: int = 4) -> tuple[np.ndarray, np.ndarray]:
     """Choose D[n] and E[M] so that the rows of [[DQD, DGᵀE], [EGD, 0]] have largest entries near one.
 
     Ruiz's iteration, in powers of two so that the change of units is free of rounding. With it the
@@ -122,7 +122,7 @@ def _inverse_root(size: np.ndarray) -> np.ndarray:
     return np.exp2(np.round(-0.5 * np.log2(np.where(size > 0, size, 1.0))))
 
 
-def build_problem(edges: Iterable[Any], sizes: Mapping[Any, Any] | None) -> Problem:
+def build_problem(edges: Iterable[Any], sizes: Mapping[Any, Any] | None) -> NumberedQP:
     """Number the vertices, find their sizes, and fill in what the edges omit."""
     edges = list(edges)
     if not edges:
@@ -168,7 +168,7 @@ def build_problem(edges: Iterable[Any], sizes: Mapping[Any, Any] | None) -> Prob
             )
         )
         num_rows += len(G)
-    return Problem(tuple(terms), tuple(number), n_v, offset, num_rows)
+    return NumberedQP(tuple(terms), tuple(number), n_v, offset, num_rows)
 
 
 def _find_sizes(edges: list[Hyperedge], sizes: Mapping[Any, Any] | None, number: dict) -> dict[Any, int]:

@@ -13,8 +13,8 @@ from gnewt.plan.adjacency import Adjacency
 from gnewt.plan.orderings import min_degree
 from gnewt.plan.tree import TreeDecomposition, decompose
 from gnewt.qp.diagnose import check_consistent, check_curvature, locate_rows
-from gnewt.qp.gather import Factorization, Solution, gather, solve
-from gnewt.qp.problem import Problem, build_problem, equilibrate
+from gnewt.qp.gather import Factorization, SweepResult, gather, solve
+from gnewt.qp.problem import NumberedQP, build_problem, equilibrate
 from gnewt.qp.redundancy import find_redundant
 
 REFINEMENTS = 3
@@ -98,7 +98,7 @@ def solve_qp(
     )
 
 
-def build_tree(problem: Problem, order: Iterable[Hashable] | None) -> TreeDecomposition:
+def build_tree(problem: NumberedQP, order: Iterable[Hashable] | None) -> TreeDecomposition:
     """Make the tree decomposition of the hypergraph: every edge a clique (E7), eliminated along `order`."""
     num = len(problem.labels)
     a = [np.repeat(t.vertices, len(t.vertices)) for t in problem.terms]
@@ -129,7 +129,7 @@ def build_tree(problem: Problem, order: Iterable[Hashable] | None) -> TreeDecomp
 
 
 def _refine(
-    problem: Problem, factor: Factorization, solution: Solution, column: np.ndarray, row: np.ndarray
+    problem: NumberedQP, factor: Factorization, solution: SweepResult, column: np.ndarray, row: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
     """Undo the scaling and solve for the residual while that makes it smaller."""
     x, lam = column * solution.x, row * solution.lam

@@ -19,7 +19,7 @@ from gnewt.kkt.engines.reference.pivots import BlockPivot, eliminate
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Front:
+class EliminatedFront:
     """One eliminated front, in global unknowns: x_ι = K⁻¹ b_ι - X x_ξ."""
 
     interior: np.ndarray
@@ -38,7 +38,7 @@ class ReferenceFactor:
 
     plan: Plan
     shift: float
-    fronts: tuple[Front, ...]
+    fronts: tuple[EliminatedFront, ...]
     null: np.ndarray
     """Unknowns for which no pivot above rounding was found: empty iff K is numerically nonsingular."""
     num_delayed: int
@@ -151,7 +151,7 @@ def factorize(
     values[plan.input_entry] += shift
     bounds[plan.input_entry] += abs(shift)
 
-    fronts: list[Front] = []
+    fronts: list[EliminatedFront] = []
     null: list[np.ndarray] = []
     eigenvalues: list[np.ndarray] = []
     inbox: list[list[tuple[np.ndarray, int, np.ndarray, np.ndarray, int]]] = [
@@ -173,7 +173,7 @@ def factorize(
             at += count
         inbox[i] = []
         done = eliminate(a, s, p, eps, _partners(plan, unknowns[:p]))
-        fronts.append(Front(unknowns[done.pivots], unknowns[done.kept], done.block, done.gain))
+        fronts.append(EliminatedFront(unknowns[done.pivots], unknowns[done.kept], done.block, done.gain))
         eigenvalues.append(done.block.eigenvalues())
         parent = int(plan.parent[i])
         if parent >= 0:

@@ -17,7 +17,7 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from gnewt.kkt.engines.reference.pivots import THRESHOLD
-from gnewt.kkt.engines.xla.schedule import Shape
+from gnewt.kkt.engines.xla.schedule import FrontShape
 
 _WRITTEN_OUT = 16
 """Sweeps of a front up to which they are written out on a GPU."""
@@ -41,7 +41,7 @@ class Pivots(NamedTuple):
     """Whether the inverse is one, and all gains are small."""
 
 
-class Message(NamedTuple):
+class FrontMessage(NamedTuple):
     """What a batch of fronts passes on: Schur complements, and the magnitudes added to their diagonals."""
 
     schur: Float[Array, "w b b"]
@@ -49,7 +49,7 @@ class Message(NamedTuple):
 
 
 def eliminate(
-    shape: Shape,
+    shape: FrontShape,
     nesting: int,
     matrix: Float[Array, "w n n"],
     f: Float[Array, "w p rest"],
@@ -57,7 +57,7 @@ def eliminate(
     magnitude: Float[Array, "w rest"],
     shift: Float[Array, "w k"],
     eps: float,
-) -> tuple[Gains, Pivots, Message]:
+) -> tuple[Gains, Pivots, FrontMessage]:
     """Eliminate the first p + q coordinates of every front.
 
     Args:
@@ -99,7 +99,7 @@ def eliminate(
         relative = jnp.minimum(unit[:, :q, None] / unit[:, None, q:], 1.0)
         clean = clean & jnp.all(jnp.abs(x) * relative <= 1 / THRESHOLD, axis=(1, 2))
     added = magnitude[:, q:] - before[:, q:] + jnp.sum(jnp.abs(cross * x), axis=1)
-    return Gains(f, inverse, x), Pivots(single, pair, clean), Message(schur, added)
+    return Gains(f, inverse, x), Pivots(single, pair, clean), FrontMessage(schur, added)
 
 
 def _substitute(f: Array, g: Array, nesting: int) -> Array:
@@ -121,7 +121,7 @@ def _scale(matrix: Array, magnitude: Array) -> Array:
     return jnp.where(magnitude > 0, magnitude, jnp.where(largest > 0, largest, 1.0))
 
 
-def _invert(shape: Shape, block: Array, scale: Array, eps: float) -> tuple[Array, Array, Array]:
+def _invert(shape: FrontShape, block: Array, scale: Array, eps: float) -> tuple[Array, Array, Array]:
     """K⁻¹ by sweeps, pairs first: (inverse, 1×1 pivots, 2×2 pivots).
 
     A sweep on the pivot P maps K_PP to -P⁻¹, K_PR to P⁻¹K_PR and K_RR to its Schur complement; after all sweeps -K⁻¹ is

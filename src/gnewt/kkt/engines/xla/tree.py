@@ -17,8 +17,8 @@ from jax import Array
 from jaxtyping import Float
 
 from gnewt.kkt.engines.xla.assembly import FIRST, XlaLayout
-from gnewt.kkt.engines.xla.front import Gains, Message, Pivots, eliminate
-from gnewt.kkt.engines.xla.schedule import Block, Segment
+from gnewt.kkt.engines.xla.front import FrontMessage, Gains, Pivots, eliminate
+from gnewt.kkt.engines.xla.schedule import FrontBlock, FrontSegment
 
 _PARTS = ("ids", "f", "g", "row", "col", "has")
 
@@ -39,7 +39,7 @@ class Tree:
         pool = numbers[arrays["pool"]]
         magnitude = magnitudes[arrays["diagonal"]].at[: layout.num_inputs].add(jnp.abs(shift))
 
-        def read(pool: Array, magnitude: Array, step: Any, i: int, block: Block) -> tuple[Array, Array]:
+        def read(pool: Array, magnitude: Array, step: Any, i: int, block: FrontBlock) -> tuple[Array, Array]:
             """The fronts of a step as they stand in the pool, and what was added to their diagonals."""
             shape, size = block.shape, block.width * block.shape.n**2
             matrix = jax.lax.dynamic_slice(pool, [layout.pool_starts[i] + step * size], [size])
@@ -47,7 +47,9 @@ class Tree:
             here = magnitude.at[ids[:, shape.p :]].get(mode="fill", fill_value=0)
             return matrix.reshape(block.width, shape.n, shape.n), here
 
-        def run(ready: Any, part: dict[str, Array], i: int, block: Block) -> tuple[Gains, Pivots, Message]:
+        def run(
+            ready: Any, part: dict[str, Array], i: int, block: FrontBlock
+        ) -> tuple[Gains, Pivots, FrontMessage]:
             shape = block.shape
             ids = part["ids"][:, shape.p + 2 * shape.m : shape.p + shape.q]
             shifts = jnp.where(ids < layout.num_unknowns, shift, 0)
@@ -99,7 +101,7 @@ class Tree:
     ) -> Float[Array, "unknowns columns"]:
         """Right-hand sides up the tree, solutions down. The rows of bare duals are meaningless."""
 
-        def up(z: Array, part: dict[str, Any], kept: Gains, block: Block) -> Array:
+        def up(z: Array, part: dict[str, Any], kept: Gains, block: FrontBlock) -> Array:
             p, q = block.shape.p, block.shape.q
             r = z.at[part["ids"]].get(mode="fill", fill_value=0)
             pulled = jnp.swapaxes(kept.f, 1, 2) @ r[:, :p]
@@ -108,7 +110,7 @@ class Tree:
             passed = pulled[:, q:] - jnp.swapaxes(kept.x, 1, 2) @ t
             return z.at[part["ids"][:, p + q :]].add(passed, mode="drop")
 
-        def down(z: Array, part: dict[str, Any], kept: Gains, block: Block) -> Array:
+        def down(z: Array, part: dict[str, Any], kept: Gains, block: FrontBlock) -> Array:
             p, q = block.shape.p, block.shape.q
             r = z.at[part["ids"][:, p:]].get(mode="fill", fill_value=0)
             mine = r[:, :q] - kept.x @ r[:, q:]
@@ -144,7 +146,7 @@ class Tree:
             # Between separators a front has no entries of its own; padding is dropped.
             product = product.at[ids].add(part, mode="drop")
 
-        def up(z: Array, part: dict[str, Any], kept: Gains, block: Block) -> Array:
+        def up(z: Array, part: dict[str, Any], kept: Gains, block: FrontBlock) -> Array:
             p = block.shape.p
             if not p:
                 return z
@@ -155,7 +157,7 @@ class Tree:
         bare = arrays["bare"][:, None]
         return jnp.where(bare, 0, rhs - product)
 
-    def _parts(self, arrays: Any, first: int, segment: Segment) -> list[dict[str, Any]]:
+    def _parts(self, arrays: Any, first: int, segment: FrontSegment) -> list[dict[str, Any]]:
         """The arrays of a segment's blocks, [steps, width, ...]."""
         numbers = range(first, first + len(segment.blocks))
         return [{name: arrays[f"{name}{i}"] for name in _PARTS} for i in numbers]
@@ -163,7 +165,7 @@ class Tree:
     def _walk(
         self,
         arrays: Any,
-        run: Callable[[Any, dict[str, Any], Gains, Block], Any],
+        run: Callable[[Any, dict[str, Any], Gains, FrontBlock], Any],
         carry: Any,
         gains: tuple[Gains, ...],
         reverse: bool = False,
@@ -175,7 +177,9 @@ class Tree:
         for segment, first in reversed(order) if reverse else order:
             mine = (self._parts(arrays, first, segment), gains[first : first + len(segment.blocks)])
 
-            def body(carry: Any, xs: Any, blocks: tuple[Block, ...] = segment.blocks) -> tuple[Any, None]:
+            def body(
+                carry: Any, xs: Any, blocks: tuple[FrontBlock, ...] = segment.blocks
+            ) -> tuple[Any, None]:
                 for part, kept, block in zip(*xs, blocks, strict=True):
                     carry = run(carry, part, kept, block)
                 return carry, None
@@ -188,13 +192,16 @@ class Tree:
 
 
 def _unless_absent(
-    run: Callable[..., tuple[Gains, Pivots, Message]], block: Block, has: Array, inputs: tuple[Array, ...]
-) -> tuple[Gains, Pivots, Message]:
+    run: Callable[..., tuple[Gains, Pivots, FrontMessage]],
+    block: FrontBlock,
+    has: Array,
+    inputs: tuple[Array, ...],
+) -> tuple[Gains, Pivots, FrontMessage]:
     """Run a block, but not in steps that have no front of its class: then nothing comes out of it."""
     if block.always:
         return run(*inputs)
 
-    def nothing(*inputs: Array) -> tuple[Gains, Pivots, Message]:
+    def nothing(*inputs: Array) -> tuple[Gains, Pivots, FrontMessage]:
         gains, pivots, message = jax.tree.map(
             lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(run, *inputs)
         )
