@@ -10,11 +10,14 @@ from typing import TypeAlias, TypeVar
 
 import jax
 import numpy as np
+import numpy.typing as npt
 from jaxtyping import Bool, Float, Int
 
 Array: TypeAlias = jax.Array | np.ndarray
+ArrayLike: TypeAlias = npt.ArrayLike | float | int
+"""Whatever NumPy makes an array of. Its own alias means float and int by `complex`, which beartype does not."""
 PyTree: TypeAlias = object
-"""Any pytree: read and rebuilt by `jax.tree` alone. What has the same structure as an argument is generic over X."""
+"""A pytree of any kind: read and rebuilt by `jax.tree` alone. What has the same structure as an argument is generic over X."""
 X = TypeVar("X")
 """A pytree whose structure a function keeps."""
 Columns: TypeAlias = tuple[Array, ...]
@@ -22,4 +25,4 @@ Columns: TypeAlias = tuple[Array, ...]
 LocalFn: TypeAlias = Callable[..., jax.Array]
 """A local function ψ(x[k], *data) → y[m] (or → scalar for a loss), traceable by JAX."""
 
-__all__ = ["Array", "Bool", "Callable", "Columns", "Float", "Int", "LocalFn", "PyTree", "X"]
+__all__ = ["Array", "ArrayLike", "Bool", "Callable", "Columns", "Float", "Int", "LocalFn", "PyTree", "X"]

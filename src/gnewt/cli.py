@@ -29,7 +29,7 @@ from gnewt.plan import make_plan
 
 PICTURE = pathlib.Path("gnewt_demo.png")
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     help="Exact Newton steps at the cost of the objective's computational graph.",
     no_args_is_help=True,
     add_completion=False,

@@ -9,10 +9,10 @@ from collections.abc import Hashable, Iterable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
-from gnewt._errors import GraphError, explain_error, user_line
-from gnewt._typing import Array, Callable
+from gnewt._errors import GraphError, user_line
+from gnewt._typing import Array, ArrayLike, Callable
 from gnewt.graph.group import Group, Handle, apply, make_family, output_aval
 from gnewt.graph.identity import frozen, function_key, name_of
 from gnewt.graph.structure import Structure, check_structure
@@ -54,16 +54,12 @@ class Graph:
         name = f"input{len(self._inputs)}" if name is None else name
         if not jnp.issubdtype(dtype, jnp.floating):
             raise GraphError(
-                explain_error(
-                    f"input {name} has dtype {dtype}: a Newton step needs real floating-point inputs",
-                    user_line(),
-                    "use float64 or float32; pass integers with g.constant",
-                )
+                f"input {name} has dtype {dtype}: a Newton step needs real floating-point inputs",
+                user_line(),
+                "use float64 or float32; pass integers with g.constant",
             )
         if 0 in shape:
-            raise GraphError(
-                explain_error(f"input {name} of shape {shape} is empty", user_line(), "leave it out")
-            )
+            raise GraphError(f"input {name} of shape {shape} is empty", user_line(), "leave it out")
         handle = Handle(self, "input", shape, jax.dtypes.canonicalize_dtype(dtype), name)
         self._inputs.append(handle)
         self._structure = None
@@ -99,18 +95,14 @@ class Graph:
         """
         calls = [self._handles(fn, item if isinstance(item, tuple) else (item,)) for item in items]
         if not calls:
-            raise GraphError(
-                explain_error("a sum over no items", user_line(), "use g.constant(0.0) for an empty sum")
-            )
+            raise GraphError("a sum over no items", user_line(), "use g.constant(0.0) for an empty sum")
         groups = [self._group(fn, handles, is_loss=False) for handles in calls]
         if len({(g.out.shape, g.out.dtype) for g in groups}) > 1:
             shapes = sorted({str(g.out.shape) for g in groups})
             raise GraphError(
-                explain_error(
-                    f"the terms of a sum have different shapes: {', '.join(shapes)}",
-                    user_line(),
-                    "make fn return one shape for every item",
-                )
+                f"the terms of a sum have different shapes: {', '.join(shapes)}",
+                user_line(),
+                "make fn return one shape for every item",
             )
         if all(h.kind == "constant" for handles in calls for h in handles):
             values = [apply(fn, handles) for handles in calls]
@@ -162,11 +154,9 @@ class Graph:
     def _own(self, handle: Handle, fn_name: str) -> None:
         if handle.graph is not self:
             raise GraphError(
-                explain_error(
-                    f"{fn_name} was given {handle!r}, a vertex of another graph",
-                    user_line(),
-                    "build both parts in one Graph",
-                )
+                f"{fn_name} was given {handle!r}, a vertex of another graph",
+                user_line(),
+                "build both parts in one Graph",
             )
 
     def _handles(
@@ -178,7 +168,7 @@ class Graph:
                 self._own(arg, name_of(fn))
                 handles.append(arg)
             elif isinstance(arg, Graph):
-                raise GraphError(explain_error("a Graph was given where a vertex is needed", user_line()))
+                raise GraphError("a Graph was given where a vertex is needed", user_line())
             else:
                 handles.append(self.constant(arg))
         return tuple(handles)
@@ -207,14 +197,10 @@ class Graph:
 
     def _build(self) -> Structure:
         if not self._inputs:
-            raise GraphError(
-                explain_error("the graph has no inputs", remedy="add decision variables with g.input(shape)")
-            )
+            raise GraphError("the graph has no inputs", remedy="add decision variables with g.input(shape)")
         if not any(group.is_loss for group in self._groups.values()):
             raise GraphError(
-                explain_error(
-                    "the graph has no loss", remedy="add terms of the objective with g.loss(fn, ...)"
-                )
+                "the graph has no loss", remedy="add terms of the objective with g.loss(fn, ...)"
             )
         handles = (*self._inputs, *self._nodes)
         ends = list(itertools.accumulate((h.size for h in handles), initial=0))

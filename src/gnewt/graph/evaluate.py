@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from gnewt._errors import GraphError, explain_error
+from gnewt._errors import GraphError
 from gnewt._typing import Array, Columns
 from gnewt.graph.affine import Index, Maps
 from gnewt.graph.family import Family
@@ -35,12 +35,10 @@ def apply_family(family: Family, x: jax.Array, data: Columns) -> jax.Array:
     expected = (x.shape[1],) if family.is_loss else (family.m, x.shape[1])
     if y.shape != expected:
         raise GraphError(
-            explain_error(
-                f"{family.name} returned {y.shape[:-1]} scalars, but {expected[:-1]} when it was added: "
-                "its output shape changed between calls",
-                family.where,
-                "make the function depend on its arguments only, not on outside state",
-            )
+            f"{family.name} returned {y.shape[:-1]} scalars, but {expected[:-1]} when it was added: "
+            "its output shape changed between calls",
+            family.where,
+            "make the function depend on its arguments only, not on outside state",
         )
     return y
 

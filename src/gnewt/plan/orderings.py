@@ -15,7 +15,7 @@ import scipy.sparse
 import scipy.sparse.csgraph
 
 from gnewt import _native
-from gnewt._errors import PlanError, explain_error
+from gnewt._errors import PlanError
 from gnewt.plan.adjacency import Adjacency
 from gnewt.plan.sparsity import KKTGraph
 
@@ -333,8 +333,6 @@ def check_order(graph: KKTGraph, order: np.ndarray) -> None:
     """Raise PlanError unless `order` is a permutation of the vertices."""
     if not np.array_equal(np.sort(order), np.arange(graph.num_vertices)):
         raise PlanError(
-            explain_error(
-                f"the order names {len(order)} vertices and is not a permutation of all {graph.num_vertices}",
-                remedy="name every input and every node exactly once",
-            )
+            f"the order names {len(order)} vertices and is not a permutation of all {graph.num_vertices}",
+            remedy="name every input and every node exactly once",
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnewt._errors import QPError, explain_error
+from gnewt._errors import QPError
 from gnewt.qp.gather import Factorization, SweepResult, scatter
 from gnewt.qp.problem import NumberedQP
 
@@ -43,11 +43,9 @@ def check_consistent(
             user = np.abs(row * nu)
             rows = np.flatnonzero(user > TOUCHED * user.max())
             raise QPError(
-                explain_error(
-                    f"inconsistent constraints: a combination of {len(rows)} rows reads 0 = {gap / user.max():.3g}",
-                    name_rows(problem, rows),
-                    "no x satisfies these rows together: correct h, or remove one of them",
-                )
+                f"inconsistent constraints: a combination of {len(rows)} rows reads 0 = {gap / user.max():.3g}",
+                name_rows(problem, rows),
+                "no x satisfies these rows together: correct h, or remove one of them",
             )
 
 
@@ -71,12 +69,10 @@ def check_curvature(
             x[front.interior] = pivot.T[:, first + int(pivot.curvature.argmin())]
             scatter(factor, x, np.zeros(factor.num_row_ids), i - 1)
             raise QPError(
-                explain_error(
-                    "unbounded: the objective has negative curvature along a direction that satisfies the constraints",
-                    name_vertices(problem, column * x[: factor.num_scalars]),
-                    "make Q positive definite there, add a constraint, or pass allow_indefinite=True for the "
-                    "stationary point",
-                )
+                "unbounded: the objective has negative curvature along a direction that satisfies the constraints",
+                name_vertices(problem, column * x[: factor.num_scalars]),
+                "make Q positive definite there, add a constraint, or pass allow_indefinite=True for the "
+                "stationary point",
             )
     for i, front in enumerate(factor.fronts):
         for null in front.null.tolist():
@@ -90,11 +86,9 @@ def check_curvature(
             else:
                 what = "singular: the objective is constant along a direction that satisfies the constraints, x is not unique"
             raise QPError(
-                explain_error(
-                    what,
-                    name_vertices(problem, column * x[: factor.num_scalars]),
-                    "give these vertices a cost (any positive definite Q will do) or a constraint",
-                )
+                what,
+                name_vertices(problem, column * x[: factor.num_scalars]),
+                "give these vertices a cost (any positive definite Q will do) or a constraint",
             )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
-from gnewt._errors import QPError, explain_error
+from gnewt._errors import QPError
 from gnewt.qp.hyperedge import Hyperedge
+
+Label = TypeVar("Label", bound=Hashable)
+"""Labels of vertices: a dictionary with keys of any one type is taken."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,16 +125,14 @@ def _inverse_root(size: np.ndarray) -> np.ndarray:
     return np.exp2(np.round(-0.5 * np.log2(np.where(size > 0, size, 1.0))))
 
 
-def build_problem(edges: Iterable[Any], sizes: Mapping[Any, Any] | None) -> NumberedQP:
+def build_problem(edges: Iterable[Hyperedge], sizes: Mapping[Label, object] | None) -> NumberedQP:
     """Number the vertices, find their sizes, and fill in what the edges omit."""
     edges = list(edges)
     if not edges:
-        raise QPError(explain_error("a QP without hyperedges", "solve_qp", "give at least one Hyperedge"))
+        raise QPError("a QP without hyperedges", "solve_qp", "give at least one Hyperedge")
     for i, e in enumerate(edges):
         if not isinstance(e, Hyperedge):
-            raise QPError(
-                explain_error(f"edge {i} is a {type(e).__name__}", "solve_qp", "give Hyperedge objects")
-            )
+            raise QPError(f"edge {i} is a {type(e).__name__}", "solve_qp", "give Hyperedge objects")
     number: dict[Hashable, int] = {}
     for e in edges:
         for v in e.vertices:
@@ -148,11 +149,9 @@ def build_problem(edges: Iterable[Any], sizes: Mapping[Any, Any] | None) -> Numb
         if e.num_scalars not in (None, k):
             listed = ", ".join(f"{v!r}: {size_of[v]}" for v in e.vertices)
             raise QPError(
-                explain_error(
-                    f"size mismatch: the matrices have {e.num_scalars} columns, the vertices {k} scalars ({listed})",
-                    f"hyperedge {name!r}",
-                    "correct the matrices, or say how long each vertex is with `sizes={vertex: n}`",
-                )
+                f"size mismatch: the matrices have {e.num_scalars} columns, the vertices {k} scalars ({listed})",
+                f"hyperedge {name!r}",
+                "correct the matrices, or say how long each vertex is with `sizes={vertex: n}`",
             )
         G = np.zeros((0, k)) if e.G is None else e.G
         terms.append(
@@ -171,20 +170,20 @@ def build_problem(edges: Iterable[Any], sizes: Mapping[Any, Any] | None) -> Numb
     return NumberedQP(tuple(terms), tuple(number), n_v, offset, num_rows)
 
 
-def _find_sizes(edges: list[Hyperedge], sizes: Mapping[Any, Any] | None, number: dict) -> dict[Any, int]:
+def _find_sizes(
+    edges: list[Hyperedge], sizes: Mapping[Label, object] | None, number: dict[Hashable, int]
+) -> dict[Hashable, int]:
     """Sizes as given; else what an edge leaves for its only vertex of unknown size; else 1."""
-    found: dict[Any, int] = {}
+    found: dict[Hashable, int] = {}
     for v, n in (sizes or {}).items():
         if v not in number:
             raise QPError(
-                explain_error(
-                    f"unknown vertex {v!r}: it is in no hyperedge",
-                    "`sizes`",
-                    "remove it, or give it an edge (without one its value would be arbitrary)",
-                )
+                f"unknown vertex {v!r}: it is in no hyperedge",
+                "`sizes`",
+                "remove it, or give it an edge (without one its value would be arbitrary)",
             )
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-            raise QPError(explain_error(f"vertex {v!r} has size {n!r}", "`sizes`", "give a positive integer"))
+            raise QPError(f"vertex {v!r} has size {n!r}", "`sizes`", "give a positive integer")
         found[v] = int(n)
     waiting = [e for e in edges if e.num_scalars is not None]
     progress = True

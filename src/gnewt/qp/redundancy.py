@@ -59,7 +59,9 @@ def choose_rows(A: np.ndarray, rank: int) -> np.ndarray:
     return np.flatnonzero(~free)
 
 
-def _stack(ids: np.ndarray, parts: list, num_rows: int) -> np.ndarray:
+def _stack(
+    ids: np.ndarray, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]], num_rows: int
+) -> np.ndarray:
     position = {int(s): j for j, s in enumerate(ids)}
     G = np.zeros((num_rows, len(ids)))
     top = 0

@@ -20,7 +20,7 @@ import numpy as np
 from gnewt._errors import PlanError
 from gnewt.graph import Plan
 from gnewt.kkt.engines.xla.merge import merge_fronts
-from gnewt.kkt.engines.xla.schedule import FrontSchedule, FrontSegment, classify, make_schedule
+from gnewt.kkt.engines.xla.schedule import FrontSchedule, FrontSegment, FrontShape, classify, make_schedule
 
 ZERO, ONE, MINUS, FIRST = 0, 1, 2, 3
 """Constants at the head of the vector that fronts are gathered from; sources come next, then sums of sources."""
@@ -102,11 +102,11 @@ def lay_out_xla(plan: Plan, num_sources: int) -> XlaLayout:
     )
 
 
-def _dims(name: str, shape) -> tuple[int, ...]:
+def _dims(name: str, shape: FrontShape) -> tuple[int, ...]:
     return {"ids": (shape.n,), "f": (shape.p, shape.rest), "g": (shape.p, shape.p)}.get(name, (shape.b,))
 
 
-def _size(name: str, shape) -> int:
+def _size(name: str, shape: FrontShape) -> int:
     return int(np.prod(_dims(name, shape)))
 
 

@@ -9,7 +9,7 @@ one, and every front says whether what it computed is the inverse of its block, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ from jaxtyping import Bool, Float
 from gnewt.kkt.engines.reference.pivots import THRESHOLD
 from gnewt.kkt.engines.xla.schedule import FrontShape
 
+_Sweeping: TypeAlias = tuple[Array, Array]
+"""A batch of matrices between two sweeps, and the magnitudes on their diagonals."""
 _WRITTEN_OUT = 16
 """Sweeps of a front up to which they are written out on a GPU."""
 
@@ -135,7 +137,7 @@ def _invert(shape: FrontShape, block: Array, scale: Array, eps: float) -> tuple[
     def take(matrix: Array, i: Array) -> Array:
         return jax.lax.dynamic_index_in_dim(matrix, i, 1, keepdims=False)
 
-    def sweep_pair(carry: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], Array]:
+    def sweep_pair(carry: _Sweeping, i: Array) -> tuple[_Sweeping, Array]:
         matrix, scale = carry
         u, v = take(matrix, i), take(matrix, m + i)
         a, b, c = (take(u, i)[:, None], take(v, i)[:, None], take(v, m + i)[:, None])
@@ -153,7 +155,7 @@ def _invert(shape: FrontShape, block: Array, scale: Array, eps: float) -> tuple[
         second = jnp.where(is_i, b / det, jnp.where(is_j, -a / det, second))
         return (_put(_put(rest, second, is_j), first, is_i), scale), jnp.concatenate([a, b, c], axis=1)
 
-    def sweep(carry: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], Array]:
+    def sweep(carry: _Sweeping, i: Array) -> tuple[_Sweeping, Array]:
         matrix, scale = carry
         u = take(matrix, i)
         d, size = take(u, i)[:, None], take(scale, i)[:, None]
@@ -173,7 +175,9 @@ def _invert(shape: FrontShape, block: Array, scale: Array, eps: float) -> tuple[
     return -carry[0], single.T, jnp.swapaxes(pair, 0, 1)
 
 
-def _repeat(sweep: Callable[..., Any], carry: Any, pivots: range) -> tuple[Any, Array]:
+def _repeat(
+    sweep: Callable[[_Sweeping, Array], tuple[_Sweeping, Array]], carry: _Sweeping, pivots: range
+) -> tuple[_Sweeping, Array]:
     """Sweep on one pivot after the other.
 
     A GPU spends as long on the counters and copies of a loop as on a sweep of small fronts, so short loops are

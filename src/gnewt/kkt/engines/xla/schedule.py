@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import overload
 
 import numpy as np
 
@@ -133,7 +133,13 @@ def classify(sizes: np.ndarray) -> tuple[list[FrontShape], np.ndarray]:
     return [FrontShape(*map(int, largest[c])) for c in alive], number[name][class_of]
 
 
-def front_cost(p: Any, m: Any, k: Any, b: Any) -> Any:
+@overload
+def front_cost(p: int, m: int, k: int, b: int) -> float: ...
+@overload
+def front_cost(p: np.ndarray, m: np.ndarray, k: np.ndarray, b: np.ndarray) -> np.ndarray: ...
+def front_cost(
+    p: int | np.ndarray, m: int | np.ndarray, k: int | np.ndarray, b: int | np.ndarray
+) -> float | np.ndarray:
     """Flops of a front, or of fronts, of these sizes."""
     q = 2 * m + k
     return (q + b) ** 2 * (p + q) + p**2 * (q + b) + FRONT_OVERHEAD
