@@ -312,12 +312,12 @@ def main() -> None:
         tables,
         figures(tables),
         [
-            f"Residual: ‖g‖∞ of the reduced objective at the returned inputs, by JAX; asked for: {TOLERANCE:g}. "
+            f"Residual: ‖g‖∞ of the reduced objective at the returned inputs, by JAX; asked for: {TOLERANCE:g}.\n"
             f"A solver that did not get there in its {OUR_STEPS} (ours) or {THEIR_STEPS} iterations is marked.",
-            "Setup: tracing, planning and compiling for gnewt; building (and compiling) the problem for casadi; the cpu clock does not see gcc. Not part of ms.",
+            "Setup: tracing, planning and compiling for gnewt; building (and compiling) the problem for casadi; the cpu clock does not see gcc.\nNot part of ms.",
             "casadi's default evaluator is its virtual machine on MX; expand: on SX; compiled: as C, gcc -O2 (T = 200 only: about 50 s of gcc there on a busy machine; T = 1000 was not tried).",
             "The figures are those of one method, the default of `control.solve`.",
-            "crocoddyl has Python action models with casadi's derivatives (virtual machine, or compiled): it ships no C++ model of these. Its own quadrotor has quaternions, "
+            "crocoddyl has Python action models with casadi's derivatives (virtual machine, or compiled): it ships no C++ model of these.\nIts own quadrotor has quaternions, "
             "velocities in the frame of the body and an integrated cost, so that the optimum is another; at most 20 iterations of it are shown for the time of one.",
         ],
     )

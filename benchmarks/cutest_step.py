@@ -200,8 +200,8 @@ def main() -> None:
         {"Problems": rows},
         figures_of(rows),
         [
-            f"Calls beyond {SLOW} s are timed a few times only. N of POWER is {DENSE_BUT_NARROW['POWER']['n']}, so that its H fits.",
-            "first call: trace, plan, compile and run. A residual of nan means that H is singular there.",
+            f"Calls beyond {SLOW} s are timed a few times only.\nN of POWER is {DENSE_BUT_NARROW['POWER']['n']}, so that its H fits.",
+            "first call: trace, plan, compile and run.\nA residual of nan means that H is singular there.",
             "MSQRTALS has a sparse graph that is not narrow: residual (i, j) reads row i and column j of X, so any two unknowns meet "
             "in one, and every elimination ends with a dense front of all N = 1024: 358 Mflop, however it is ordered.",
         ],

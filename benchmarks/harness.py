@@ -231,5 +231,5 @@ def markdown(content: dict[str, Any]) -> str:
         lines += ["## Figures", "", table(content["figures"]), ""]
     for heading, rows in content["tables"].items():
         lines += [f"## {heading}", "", table(rows), ""]
-    lines += [f"- {note}" for note in content["notes"]]
+    lines += [f"- {note}".replace("\n", "\n  ") for note in content["notes"]]  # one sentence per line
     return "\n".join(lines).rstrip() + "\n"
