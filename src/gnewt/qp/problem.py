@@ -125,14 +125,15 @@ def _inverse_root(size: np.ndarray) -> np.ndarray:
     return np.exp2(np.round(-0.5 * np.log2(np.where(size > 0, size, 1.0))))
 
 
-def build_problem(edges: Iterable[Hyperedge], sizes: Mapping[Label, object] | None) -> NumberedQP:
+def build_problem(given: Iterable[object], sizes: Mapping[Label, object] | None) -> NumberedQP:
     """Number the vertices, find their sizes, and fill in what the edges omit."""
-    edges = list(edges)
-    if not edges:
-        raise QPError("a QP without hyperedges", "solve_qp", "give at least one Hyperedge")
-    for i, e in enumerate(edges):
+    edges: list[Hyperedge] = []
+    for i, e in enumerate(given):
         if not isinstance(e, Hyperedge):
             raise QPError(f"edge {i} is a {type(e).__name__}", "solve_qp", "give Hyperedge objects")
+        edges.append(e)
+    if not edges:
+        raise QPError("a QP without hyperedges", "solve_qp", "give at least one Hyperedge")
     number: dict[Hashable, int] = {}
     for e in edges:
         for v in e.vertices:

@@ -13,7 +13,6 @@ from gnewt.plan.orderings import min_degree
 from gnewt.plan.tree import TreeDecomposition, decompose
 from gnewt.qp.diagnose import check_consistent, check_curvature, locate_rows
 from gnewt.qp.gather import Factorization, SweepResult, gather, solve
-from gnewt.qp.hyperedge import Hyperedge
 from gnewt.qp.problem import Label, NumberedQP, build_problem, equilibrate
 from gnewt.qp.redundancy import find_redundant
 
@@ -52,7 +51,7 @@ class QPResult:
 
 
 def solve_qp(
-    edges: Iterable[Hyperedge],
+    edges: Iterable[object],
     sizes: Mapping[Label, object] | None = None,
     *,
     order: Iterable[Label] | None = None,
