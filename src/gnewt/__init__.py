@@ -1,6 +1,6 @@
 """gnewt: exact Newton steps at the cost of the computational graph."""
 
-from gnewt import control, newton, plan, qp, trace
+from gnewt import control, newton, plan, qp
 from gnewt._errors import (
     AccuracyWarning,
     GnewtError,
@@ -14,16 +14,20 @@ from gnewt._errors import (
 )
 from gnewt._version import __version__
 from gnewt.explain import Report, explain
-from gnewt.graph import Graph
+from gnewt.graph import Graph, Handle, Structure
+from gnewt.kkt import ENGINES
+from gnewt.kkt.engines.native.engine import isa as native_isa
 from gnewt.newton import Factor, Result, StepInfo, factorize, minimize, newton_step
 from gnewt.trace import trace_graph
 
 __all__ = [
+    "ENGINES",
     "AccuracyWarning",
     "Factor",
     "GnewtError",
     "Graph",
     "GraphError",
+    "Handle",
     "InternalError",
     "PerformanceNotice",
     "PlanError",
@@ -32,16 +36,17 @@ __all__ = [
     "Result",
     "StepError",
     "StepInfo",
+    "Structure",
     "TraceError",
     "__version__",
     "control",
     "explain",
     "factorize",
     "minimize",
+    "native_isa",
     "newton",
     "newton_step",
     "plan",
     "qp",
-    "trace",
     "trace_graph",
 ]

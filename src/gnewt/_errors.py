@@ -8,7 +8,6 @@ import sys
 _LIBRARY_ROOTS = (
     os.path.dirname(os.path.abspath(__file__)) + os.sep,
     os.sep + os.path.join("site-packages", "jax") + os.sep,
-    os.sep + os.path.join("site-packages", "equinox") + os.sep,
     os.sep + os.path.join("site-packages", "jaxtyping") + os.sep,
     os.sep + os.path.join("site-packages", "beartype") + os.sep,
     "<string>",
@@ -19,6 +18,9 @@ _LIBRARY_ROOTS = (
 
 class GnewtError(ValueError):
     """Base of every exception that gnewt raises on purpose."""
+
+    def __init__(self, what: str, where: str = "", remedy: str = "") -> None:
+        super().__init__(explain_error(what, where, remedy))
 
 
 class GraphError(GnewtError):

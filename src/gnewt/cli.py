@@ -29,7 +29,7 @@ from gnewt.plan import make_plan
 
 PICTURE = pathlib.Path("gnewt_demo.png")
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     help="Exact Newton steps at the cost of the objective's computational graph.",
     no_args_is_help=True,
     add_completion=False,
@@ -90,7 +90,7 @@ def _run_demo(console: Console, output: pathlib.Path, horizon: int, seed: int) -
         begin = time.perf_counter()
         result = minimize(graph, split_inputs(first_guess(horizon)), tol=1e-8, max_steps=300)
         seconds = time.perf_counter() - begin
-    us = np.concatenate([np.ravel(u) for u in result.x])
+    us = np.concatenate([np.ravel(u) for u in jax.tree.leaves(result.x)])
     states = np.asarray(rollout(us))
     console.print(
         f"[bold]minimize[/]: {result.status} after {result.num_steps} steps in {seconds:.1f} s, {result.message}\n"

@@ -11,7 +11,7 @@ from gnewt.kkt import factorize, linearize
 from gnewt.kkt.engines.elimination import NONFINITE, OK, SINGULAR
 from gnewt.kkt.engines.xla.engine import CLEAN, HOST, REFINED, XlaEngine
 from gnewt.kkt.engines.xla.merge import merge_fronts
-from gnewt.kkt.engines.xla.schedule import MAX_BLOCKS, Shape, make_schedule
+from gnewt.kkt.engines.xla.schedule import MAX_BLOCKS, FrontShape, make_schedule
 from gnewt.newton.objective import Objective
 from gnewt.plan import ORDERS, make_plan
 from helpers.oracle import inertia_of
@@ -340,7 +340,12 @@ def test_irregular_trees_have_short_programs():
     num = 4000
     parent = np.minimum(np.arange(num) + 1 + rng.geometric(0.2, num), num - 1)
     parent[-1] = -1
-    shapes = [Shape(1, 0, 1, 3), Shape(0, 4, 2, 9), Shape(12, 0, 6, 12), Shape(30, 0, 9, 20)]
+    shapes = [
+        FrontShape(1, 0, 1, 3),
+        FrontShape(0, 4, 2, 9),
+        FrontShape(12, 0, 6, 12),
+        FrontShape(30, 0, 9, 20),
+    ]
     class_of = rng.integers(0, 4, num)
     schedule = make_schedule(parent, shapes, class_of)
     blocks = schedule.blocks

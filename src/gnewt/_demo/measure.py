@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gnewt._demo.cartpole import plain_cost
-from gnewt._typing import Array
+from gnewt._typing import Array, PyTree
 from gnewt.graph import Graph
 from gnewt.newton import factorize, newton_step
 
@@ -44,7 +43,7 @@ class Timing:
     later: float
 
 
-def split_inputs(us: Any) -> list[Array]:
+def split_inputs(us: Array) -> list[np.ndarray]:
     """Turn forces us[horizon] into the list of inputs that the graph takes."""
     us = np.asarray(us)
     return [us[t : t + 1] for t in range(len(us))]
@@ -90,7 +89,7 @@ def time_steps(us: np.ndarray) -> tuple[Timing, Timing]:
     return _time(jax.jit(newton_step(plain_cost)), at), _time(dense_step, at)
 
 
-def _time(fn: Callable[..., Any], arg: Any) -> Timing:
+def _time(fn: Callable[[Array], PyTree], arg: Array) -> Timing:
     seconds = []
     for _ in range(1 + _REPEATS):
         begin = time.perf_counter()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -76,11 +75,11 @@ class Report:
 
 
 def explain(
-    target: Callable | Graph | Structure,
+    target: Callable[..., object] | Graph | Structure,
     *args: PyTree,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
-    order: str | Sequence[Any] = "auto",
+    order: str | Sequence[object] = "auto",
     engine: str = "auto",
 ) -> Report:
     """Say what gnewt finds in an objective at these arguments, and what a Newton step will cost. Runs nothing.

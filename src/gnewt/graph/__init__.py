@@ -1,13 +1,13 @@
 """The nouns: slots, families, structures and plans, with their invariants; and the hand-written Graph."""
 
-from gnewt.graph.affine import Index, IndexMaker, Maps, Table, take_places
+from gnewt.graph.affine import Index, IndexMaker, Maps, take_places
 from gnewt.graph.builder import Graph, Handle
-from gnewt.graph.evaluate import UNROLL, apply_family, evaluate, forward, objective, take_rows
+from gnewt.graph.evaluate import UNROLL, apply_family, evaluate, forward, objective
 from gnewt.graph.family import Family, check_family
-from gnewt.graph.layout import Batch, Irregular, Layout
+from gnewt.graph.layout import Batch, Irregular
 from gnewt.graph.plan import Certificate, Plan, check_plan
-from gnewt.graph.rounds import Rounds, Step
-from gnewt.graph.schedule import Schedule, Segment, Serial, find_loops, make_schedule
+from gnewt.graph.rounds import Rounds, RoundStep
+from gnewt.graph.schedule import find_loops
 from gnewt.graph.structure import Data, Structure, check_structure
 
 __all__ = [
@@ -21,16 +21,11 @@ __all__ = [
     "Index",
     "IndexMaker",
     "Irregular",
-    "Layout",
     "Maps",
     "Plan",
+    "RoundStep",
     "Rounds",
-    "Schedule",
-    "Segment",
-    "Serial",
-    "Step",
     "Structure",
-    "Table",
     "apply_family",
     "check_family",
     "check_plan",
@@ -38,8 +33,6 @@ __all__ = [
     "evaluate",
     "find_loops",
     "forward",
-    "make_schedule",
     "objective",
     "take_places",
-    "take_rows",
 ]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from gnewt._typing import Array
 
 _MAX_PIECES = 8
 """More pieces than this are read by one gather."""
@@ -240,7 +241,7 @@ class Table:
         return total
 
 
-Maps = Sequence[Any]
+Maps = Sequence[Array]
 """The index arrays that have no strided form, as arguments of compiled functions."""
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import functools
+import itertools
+from collections.abc import Hashable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import DTypeLike
 
-from gnewt._errors import GraphError, explain_error, user_line
-from gnewt._typing import Array, Callable
+from gnewt._errors import GraphError, user_line
+from gnewt._typing import Array, ArrayLike, Callable
 from gnewt.graph.group import Group, Handle, apply, make_family, output_aval
 from gnewt.graph.identity import frozen, function_key, name_of
 from gnewt.graph.structure import Structure, check_structure
@@ -37,49 +39,55 @@ class Graph:
     def __init__(self) -> None:
         self._inputs: list[Handle] = []
         self._nodes: list[Handle] = []
-        self._groups: dict[Any, Group] = {}
-        self._kept: list[Any] = []  # keeps functions and closure values alive: keys hold their ids
+        self._groups: dict[Hashable, Group] = {}
+        self._kept: list[object] = []  # keeps functions and closure values alive: keys hold their ids
         self._structure: Structure | None = None
 
     # Vertices
 
-    def input(self, shape: int | Sequence[int] = (), *, dtype: Any = None, name: str | None = None) -> Handle:
+    def input(
+        self, shape: int | Sequence[int] = (), *, dtype: DTypeLike | None = None, name: str | None = None
+    ) -> Handle:
         """Add a decision variable of the given shape (a scalar by default)."""
         shape = (int(shape),) if isinstance(shape, int | np.integer) else tuple(int(n) for n in shape)
         dtype = jnp.dtype(jnp.zeros(()).dtype if dtype is None else dtype)
         name = f"input{len(self._inputs)}" if name is None else name
         if not jnp.issubdtype(dtype, jnp.floating):
             raise GraphError(
-                explain_error(
-                    f"input {name} has dtype {dtype}: a Newton step needs real floating-point inputs",
-                    user_line(),
-                    "use float64 or float32; pass integers with g.constant",
-                )
+                f"input {name} has dtype {dtype}: a Newton step needs real floating-point inputs",
+                user_line(),
+                "use float64 or float32; pass integers with g.constant",
             )
         if 0 in shape:
-            raise GraphError(
-                explain_error(f"input {name} of shape {shape} is empty", user_line(), "leave it out")
-            )
+            raise GraphError(f"input {name} of shape {shape} is empty", user_line(), "leave it out")
         handle = Handle(self, "input", shape, jax.dtypes.canonicalize_dtype(dtype), name)
         self._inputs.append(handle)
         self._structure = None
         return handle
 
-    def constant(self, value: Any, *, name: str = "constant") -> Handle:
+    def constant(self, value: ArrayLike, *, name: str = "constant") -> Handle:
         """Wrap a value that no derivative is taken of; integers are allowed."""
         # NumPy, not jnp: a graph may be built while JAX traces, and its constants must not become tracers.
         value = value if isinstance(value, jax.Array) else np.asarray(value)
         return Handle(self, "constant", value.shape, jax.dtypes.canonicalize_dtype(value.dtype), name, value)
 
-    def node(self, fn: Callable, *args: Any, name: str | None = None) -> Handle:
+    def node(
+        self, fn: Callable[..., ArrayLike], *args: Handle | ArrayLike, name: str | None = None
+    ) -> Handle:
         """Add x_v ← Φ_v(x_pa(v)), with Φ_v = fn, any JAX function that returns one array."""
         handles = self._handles(fn, args)
         group = self._group(fn, handles, is_loss=False)
         if all(h.kind == "constant" for h in handles):
             return self.constant(apply(fn, handles), name=name or group.name)
-        return self._add_node(group, [handles], name)
+        return self._add_node([(group, handles)], name)
 
-    def sum(self, fn: Callable, items: Iterable[Any], *, name: str | None = None) -> Handle:
+    def sum(
+        self,
+        fn: Callable[..., ArrayLike],
+        items: Iterable[Handle | ArrayLike | tuple[Handle | ArrayLike, ...]],
+        *,
+        name: str | None = None,
+    ) -> Handle:
         """Add x_v ← Σᵢ fn(itemᵢ): one vertex fed by many places, none of which sees the others.
 
         An item is the argument of fn, or a tuple of its arguments. Unlike a node with all items as
@@ -87,29 +95,22 @@ class Graph:
         """
         calls = [self._handles(fn, item if isinstance(item, tuple) else (item,)) for item in items]
         if not calls:
-            raise GraphError(
-                explain_error("a sum over no items", user_line(), "use g.constant(0.0) for an empty sum")
-            )
+            raise GraphError("a sum over no items", user_line(), "use g.constant(0.0) for an empty sum")
         groups = [self._group(fn, handles, is_loss=False) for handles in calls]
         if len({(g.out.shape, g.out.dtype) for g in groups}) > 1:
             shapes = sorted({str(g.out.shape) for g in groups})
             raise GraphError(
-                explain_error(
-                    f"the terms of a sum have different shapes: {', '.join(shapes)}",
-                    user_line(),
-                    "make fn return one shape for every item",
-                )
+                f"the terms of a sum have different shapes: {', '.join(shapes)}",
+                user_line(),
+                "make fn return one shape for every item",
             )
-        varying = [i for i, handles in enumerate(calls) if any(h.kind != "constant" for h in handles)]
-        if not varying:
+        if all(h.kind == "constant" for handles in calls for h in handles):
             values = [apply(fn, handles) for handles in calls]
-            return self.constant(functools.reduce(jnp.add, values), name=name or "sum")
-        handle = self._new_node(groups[0], name)
-        for handles, group in zip(calls, groups, strict=True):
-            group.calls.append((handles, handle, handle.name))
-        return handle
+            with jax.ensure_compile_time_eval():
+                return self.constant(functools.reduce(jnp.add, values), name=name or "sum")
+        return self._add_node(list(zip(groups, calls, strict=True)), name)
 
-    def loss(self, fn: Callable, *args: Any, name: str | None = None) -> None:
+    def loss(self, fn: Callable[..., ArrayLike], *args: Handle | ArrayLike, name: str | None = None) -> None:
         """Add a term l(...) to the objective; fn returns a scalar."""
         handles = self._handles(fn, args)
         group = self._group(fn, handles, is_loss=True)
@@ -124,7 +125,7 @@ class Graph:
             self._structure = self._build()
         return self._structure
 
-    def __call__(self, values: Sequence[Any]) -> Array:
+    def __call__(self, values: Sequence[ArrayLike]) -> Array:
         """Evaluate the objective at a list of input values, in order of creation."""
         return self.structure()(list(values))
 
@@ -133,11 +134,8 @@ class Graph:
         self._own(handle, "slots")
         if handle.kind == "constant":
             raise GraphError(f"{handle.name} is a constant: it has no slots")
-        start = 0
-        for other in (*self._inputs, *self._nodes):
-            if other is handle:
-                break
-            start += other.size
+        before = itertools.takewhile(lambda other: other is not handle, (*self._inputs, *self._nodes))
+        start = sum(other.size for other in before)
         return np.arange(start, start + handle.size, dtype=np.int32).reshape(handle.shape)
 
     @property
@@ -156,26 +154,26 @@ class Graph:
     def _own(self, handle: Handle, fn_name: str) -> None:
         if handle.graph is not self:
             raise GraphError(
-                explain_error(
-                    f"{fn_name} was given {handle!r}, a vertex of another graph",
-                    user_line(),
-                    "build both parts in one Graph",
-                )
+                f"{fn_name} was given {handle!r}, a vertex of another graph",
+                user_line(),
+                "build both parts in one Graph",
             )
 
-    def _handles(self, fn: Callable, args: Iterable[Any]) -> tuple[Handle, ...]:
+    def _handles(
+        self, fn: Callable[..., ArrayLike], args: Iterable[Handle | ArrayLike]
+    ) -> tuple[Handle, ...]:
         handles = []
         for arg in args:
             if isinstance(arg, Handle):
                 self._own(arg, name_of(fn))
                 handles.append(arg)
             elif isinstance(arg, Graph):
-                raise GraphError(explain_error("a Graph was given where a vertex is needed", user_line()))
+                raise GraphError("a Graph was given where a vertex is needed", user_line())
             else:
                 handles.append(self.constant(arg))
         return tuple(handles)
 
-    def _group(self, fn: Callable, handles: tuple[Handle, ...], is_loss: bool) -> Group:
+    def _group(self, fn: Callable[..., ArrayLike], handles: tuple[Handle, ...], is_loss: bool) -> Group:
         signature = tuple((h.shape, h.dtype, h.kind == "constant") for h in handles)
         fn_key, alive = function_key(fn)
         key = (is_loss, fn_key, signature)
@@ -186,34 +184,27 @@ class Graph:
             self._kept.append(alive)
         return self._groups[key]
 
-    def _new_node(self, group: Group, name: str | None) -> Handle:
-        name = name or f"{group.name}{len(self._nodes)}"
-        handle = Handle(self, "node", group.out.shape, group.out.dtype, name)
+    def _add_node(self, calls: list[tuple[Group, tuple[Handle, ...]]], name: str | None) -> Handle:
+        """Add a node that is the sum of these calls."""
+        first = calls[0][0]
+        name = name or f"{first.name}{len(self._nodes)}"
+        handle = Handle(self, "node", first.out.shape, first.out.dtype, name)
+        for group, handles in calls:
+            group.calls.append((handles, handle, name))
         self._nodes.append(handle)
         self._structure = None
         return handle
 
-    def _add_node(self, group: Group, calls: list[tuple[Handle, ...]], name: str | None) -> Handle:
-        handle = self._new_node(group, name)
-        group.calls.extend((handles, handle, handle.name) for handles in calls)
-        return handle
-
     def _build(self) -> Structure:
         if not self._inputs:
-            raise GraphError(
-                explain_error("the graph has no inputs", remedy="add decision variables with g.input(shape)")
-            )
+            raise GraphError("the graph has no inputs", remedy="add decision variables with g.input(shape)")
         if not any(group.is_loss for group in self._groups.values()):
             raise GraphError(
-                explain_error(
-                    "the graph has no loss", remedy="add terms of the objective with g.loss(fn, ...)"
-                )
+                "the graph has no loss", remedy="add terms of the objective with g.loss(fn, ...)"
             )
-        start: dict[Handle, int] = {}
-        at = 0
-        for handle in (*self._inputs, *self._nodes):
-            start[handle] = at
-            at += handle.size
+        handles = (*self._inputs, *self._nodes)
+        ends = list(itertools.accumulate((h.size for h in handles), initial=0))
+        start = dict(zip(handles, ends[:-1], strict=True))
         families, data = [], []
         for group in self._groups.values():
             if group.calls:
@@ -224,7 +215,7 @@ class Graph:
         structure = Structure(
             families=tuple(families),
             num_inputs=sum(h.size for h in self._inputs),
-            num_slots=at,
+            num_slots=ends[-1],
             in_tree=jax.tree_util.tree_structure([0] * len(self._inputs)),
             in_avals=avals,
             in_names=tuple(h.name for h in self._inputs),

@@ -6,16 +6,17 @@ takes through this file share nothing with `gnewt.kkt` but the local functions; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
-from gnewt._errors import GraphError, explain_error
+from gnewt._errors import GraphError
+from gnewt._typing import Array, Columns
 from gnewt.graph.affine import Index, Maps
 from gnewt.graph.family import Family
 from gnewt.graph.layout import Batch, Irregular
-from gnewt.graph.rounds import Rounds, Step
+from gnewt.graph.rounds import Rounds, RoundStep
 
 if TYPE_CHECKING:
     from gnewt.graph.structure import Data, Structure
@@ -24,7 +25,7 @@ UNROLL = 1
 """Rounds per iteration of a compiled loop: the states stay in registers, the loop's own cost is shared."""
 
 
-def apply_family(family: Family, x: jax.Array, data: tuple[Any, ...]) -> jax.Array:
+def apply_family(family: Family, x: jax.Array, data: Columns) -> jax.Array:
     """Evaluate ψ at a batch: x[k, b], data with a leading axis b where batched. Returns [m, b] or [b]."""
     if x.shape[1] == 1:
         one = [d if axis is None else d[0] for axis, d in zip(family.data_axes, data, strict=True)]
@@ -34,20 +35,18 @@ def apply_family(family: Family, x: jax.Array, data: tuple[Any, ...]) -> jax.Arr
     expected = (x.shape[1],) if family.is_loss else (family.m, x.shape[1])
     if y.shape != expected:
         raise GraphError(
-            explain_error(
-                f"{family.name} returned {y.shape[:-1]} scalars, but {expected[:-1]} when it was added: "
-                "its output shape changed between calls",
-                family.where,
-                "make the function depend on its arguments only, not on outside state",
-            )
+            f"{family.name} returned {y.shape[:-1]} scalars, but {expected[:-1]} when it was added: "
+            "its output shape changed between calls",
+            family.where,
+            "make the function depend on its arguments only, not on outside state",
         )
     return y
 
 
-def take_rows(family: Family, data: tuple[Any, ...], rows: Index | jax.Array, maps: Maps) -> tuple[Any, ...]:
+def take_rows(family: Family, data: Columns, rows: Index | Array, maps: Maps) -> Columns:
     """Select the data of the given instances; shared data pass through."""
 
-    def select(d: Any) -> Any:
+    def select(d: Array) -> Array:
         return rows.read(jnp.asarray(d), maps) if isinstance(rows, Index) else d[rows]
 
     return tuple(d if axis is None else select(d) for axis, d in zip(family.data_axes, data, strict=True))
@@ -81,7 +80,9 @@ def _run_rounds(structure: Structure, rounds: Rounds, maps: Maps, data: Data, s:
         for step in rounds.steps
     ]
 
-    def round_(state: jax.Array, xs: Any) -> tuple[jax.Array, jax.Array]:
+    def round_(
+        state: jax.Array, xs: tuple[jax.Array, jax.Array | None, list[list[jax.Array]]]
+    ) -> tuple[jax.Array, jax.Array]:
         moving, base, batched = xs
         # New contributions to the slots of the round; `base` holds what they were before.
         local = jnp.zeros((0,), s.dtype)
@@ -90,12 +91,9 @@ def _run_rounds(structure: Structure, rounds: Rounds, maps: Maps, data: Data, s:
             known = local if base is None else local + base[: len(local)]
             filler = jnp.zeros((rounds.num_slots - len(local),), s.dtype)
             pool = jnp.concatenate([state, known, filler, fixed, moving])
-            # Shared data are not inputs of the loop.
-            shared = iter(data[step.family])
-            given = iter(rows)
-            columns = tuple(
-                next(given) if axis == 0 else d for axis, d in zip(family.data_axes, shared, strict=True)
-            )
+            given = iter(rows)  # shared data are not inputs of the loop
+            shared = zip(family.data_axes, data[step.family], strict=True)
+            columns = tuple(next(given) if axis == 0 else d for axis, d in shared)
             y = apply_family(family, step.take.read(pool, maps), columns).astype(s.dtype)
             if step.is_new:
                 local = jnp.concatenate([local, y.T.reshape(-1)])
@@ -111,7 +109,7 @@ def _run_rounds(structure: Structure, rounds: Rounds, maps: Maps, data: Data, s:
 
 
 def rows_of_rounds(
-    rounds: Rounds, step: Step, family: Family, data: tuple[Any, ...], maps: Maps
+    rounds: Rounds, step: RoundStep, family: Family, data: Columns, maps: Maps
 ) -> list[jax.Array]:
     """Return the batched data of a step as [repeats, count, ...]."""
     return [
@@ -124,13 +122,13 @@ def rows_of_rounds(
 def _run_irregular(structure: Structure, loop: Irregular, maps: Maps, data: Data, s: jax.Array) -> jax.Array:
     """A scan that carries all slots, with gathers and scatters."""
 
-    def run(s: jax.Array, f: int, rows: jax.Array) -> jax.Array:
+    def run(s: jax.Array, f: int, rows: Array) -> jax.Array:
         family = structure.families[f]
         args, outs = (maps[at] for at in structure.layout.whole[f])
         y = apply_family(family, s[args[rows]].T, take_rows(family, data[f], rows, maps))
         return s.at[outs[rows]].add(y.T.astype(s.dtype))
 
-    def round_(s: jax.Array, rows: Any) -> tuple[jax.Array, None]:
+    def round_(s: jax.Array, rows: Columns) -> tuple[jax.Array, None]:
         for f, r in zip(loop.families, rows, strict=True):
             s = run(s, f, r)
         return s, None

@@ -25,7 +25,7 @@ _HERE, _FIXED, _MOVING = 1, 2, 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Step:
+class RoundStep:
     """One batch of a round: `count` instances of a family.
 
     Arguments are places in the pool (state, slots of this round so far, fixed slots, moving slots).
@@ -56,7 +56,7 @@ class Rounds:
     """`repeats` rounds of the same steps with a state carried from round to round."""
 
     repeats: int
-    steps: tuple[Step, ...]
+    steps: tuple[RoundStep, ...]
     num_state: int
     first_state: Index
     """Slots that hold the state of round 0."""
@@ -124,7 +124,7 @@ def make_rounds(
         is_new = np.array_equal(put.ravel(), np.arange(begun, end))
         at_arg, at_out = at_arg + take.size, at_out + put.size
         table, target = maker.table(take, _MAX_SLICES), maker.table(put, _MAX_SLICES)
-        steps.append(Step(f, count, maker.index(rows), take, table, put, target, begun, end, is_new))
+        steps.append(RoundStep(f, count, maker.index(rows), take, table, put, target, begun, end, is_new))
         begun = end
     return Rounds(
         repeats,

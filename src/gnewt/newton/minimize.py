@@ -82,7 +82,7 @@ def minimize(
         max_steps: limit on the number of steps.
         order: elimination order, as in `newton_step`.
         curvature: `"exact"`, or `"gauss_newton"`, which keeps the curvature of the losses only.
-        engine: `"auto"`, one of `gnewt.kkt.ENGINES`, or `"products"`: no elimination, Lanczos with products H·v in
+        engine: `"auto"`, one of `gnewt.ENGINES`, or `"products"`: no elimination, Lanczos with products H·v in
             the same trust region. `"auto"` falls back to it, with a `PerformanceNotice`, where the tree is too wide.
         duals: λ in the Hessians of the nodes: `"adjoint"` (Newton), `"value"` (DDP) or `"zero"` (iLQR).
         back_substitution: `"linear"`, or `"nonlinear"`: inputs follow their policies while the graph is evaluated. This

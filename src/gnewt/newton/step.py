@@ -127,7 +127,7 @@ def newton_step(
         order: elimination order: a name (`gnewt.plan.ORDERS`), `"auto"`, or a sequence of vertices.
         shift: μ, added on the input diagonals only: exactly H + μI.
         curvature: `"exact"`, or `"gauss_newton"`, which keeps the curvature of the losses only.
-        engine: `"auto"`, or one of `gnewt.kkt.ENGINES`.
+        engine: `"auto"`, or one of `gnewt.ENGINES`.
         full_output: also return a `StepInfo`, and report failures there instead of raising.
         check: compare each new structure with JAX's derivatives of the function, once.
 

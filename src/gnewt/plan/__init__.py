@@ -1,5 +1,6 @@
 """Structure ↦ Plan: orderings, tree decompositions, cost. NumPy, integers; once per structure."""
 
+from gnewt.graph import Certificate, Plan
 from gnewt.plan.adjacency import Adjacency
 from gnewt.plan.choose import ORDERS, make_plan
 from gnewt.plan.orderings import Order, min_degree, min_fill, nested_dissection
@@ -9,8 +10,10 @@ from gnewt.plan.tree import TreeDecomposition, check_tree, decompose
 __all__ = [
     "ORDERS",
     "Adjacency",
+    "Certificate",
     "KKTGraph",
     "Order",
+    "Plan",
     "TreeDecomposition",
     "check_tree",
     "decompose",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from gnewt._errors import PlanError, explain_error
+from gnewt._errors import PlanError
 from gnewt.graph import Certificate, Plan, Structure
 from gnewt.plan.cost import certify, expected_cost, parallel_cost
 from gnewt.plan.fronts import lay_out, split_tree
@@ -59,7 +58,7 @@ _MOST_ELEMENTS = 10**8
 
 def make_plan(
     structure: Structure,
-    order: str | Sequence[Any] | np.ndarray = "auto",
+    order: str | Sequence[object] | np.ndarray = "auto",
     *,
     causal: bool = False,
     merge: bool = True,
@@ -85,11 +84,9 @@ def make_plan(
         chosen = min(allowed, key=lambda c: c.cost)
     if causal and not chosen.causal:
         raise PlanError(
-            explain_error(
-                f"the order ({chosen.name}) is not causal: a vertex is eliminated after a vertex that it reads",
-                _first_violation(structure, graph, chosen.order.vertices),
-                "use order='causal', or put every node before its arguments",
-            )
+            f"the order ({chosen.name}) is not causal: a vertex is eliminated after a vertex that it reads",
+            _first_violation(structure, graph, chosen.order.vertices),
+            "use order='causal', or put every node before its arguments",
         )
     tree, certificate = chosen.tree, chosen.certificate
     if merge:
@@ -138,9 +135,7 @@ def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> l
         return [_price(structure, graph, ORDERS[order](graph), order)]
     if order not in _CHOICES:
         known = ", ".join([*_CHOICES, *ORDERS])
-        raise PlanError(
-            explain_error(f"unknown order {order!r}", remedy=f"use one of {known}, or give a sequence")
-        )
+        raise PlanError(f"unknown order {order!r}", remedy=f"use one of {known}, or give a sequence")
     names = list(_CHOICES[order])
     if graph.num_vertices <= _SMALL and order == "auto":
         names += ["causal_min_fill", "min_fill", "nested_dissection"]
@@ -174,7 +169,7 @@ def _worthwhile(best: _Candidate | None) -> int:
     return NO_LIMIT if best is None else int(min(2 * best.cost, _MOST_ELEMENTS))
 
 
-def _given(structure: Structure, order: Sequence[Any] | np.ndarray) -> tuple[KKTGraph, Order]:
+def _given(structure: Structure, order: Sequence[object] | np.ndarray) -> tuple[KKTGraph, Order]:
     """Take the user's groups of slots as vertices, eliminated as listed."""
     groups = [np.ravel(np.asarray(group)) for group in order]
     listed = np.concatenate([*groups, np.zeros(0, np.int64)])
@@ -184,10 +179,8 @@ def _given(structure: Structure, order: Sequence[Any] | np.ndarray) -> tuple[KKT
         missing = np.setdiff1d(np.arange(structure.num_slots), listed)
         detail = f"; the first one missing is {structure.slot_name(int(missing[0]))}" if len(missing) else ""
         raise PlanError(
-            explain_error(
-                f"the order lists {len(listed)} slots and is not a permutation of all {structure.num_slots}{detail}",
-                remedy="name every input and every node exactly once",
-            )
+            f"the order lists {len(listed)} slots and is not a permutation of all {structure.num_slots}{detail}",
+            remedy="name every input and every node exactly once",
         )
     rank = np.empty(structure.num_slots, np.int64)
     rank[listed] = np.repeat(np.arange(len(groups)), [len(g) for g in groups])
@@ -208,11 +201,9 @@ def _refuse_dependent(structure: Structure, rank: np.ndarray) -> None:
         if np.any(same & kinds):
             i = int(np.argwhere(same & kinds)[0, 0])
             raise PlanError(
-                explain_error(
-                    f"the order puts {family.label(i)} and a node that it reads into one vertex",
-                    family.where,
-                    "list them one after the other",
-                )
+                f"the order puts {family.label(i)} and a node that it reads into one vertex",
+                family.where,
+                "list them one after the other",
             )
 
 

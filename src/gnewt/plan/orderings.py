@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 from collections.abc import Callable, Iterable
 
@@ -14,7 +15,7 @@ import scipy.sparse
 import scipy.sparse.csgraph
 
 from gnewt import _native
-from gnewt._errors import PlanError, explain_error
+from gnewt._errors import PlanError
 from gnewt.plan.adjacency import Adjacency
 from gnewt.plan.sparsity import KKTGraph
 
@@ -309,10 +310,9 @@ def _breadth_first(adjacency: Adjacency, without: np.ndarray) -> tuple[np.ndarra
     members = np.argsort(component, kind="stable")
     ends = np.searchsorted(component[members], np.arange(count + 1))
     for c in np.flatnonzero(np.diff(ends) > 1).tolist():
-        start = int(members[ends[c]])
-        for _ in range(2):  # the last vertex that is found is far away: an end
-            order, before = scipy.sparse.csgraph.breadth_first_order(graph, start, directed=False)
-            start = int(order[-1])
+        walk = functools.partial(scipy.sparse.csgraph.breadth_first_order, graph, directed=False)
+        # The last vertex that a walk from anywhere finds is far away: an end, from which the levels are counted.
+        order, before = walk(int(walk(int(members[ends[c]]))[0][-1]))
         found = level.tolist() if count == 1 else {}
         found[int(order[0])] = 0
         for v, u in zip(order[1:].tolist(), before[order[1:]].tolist(), strict=True):
@@ -333,8 +333,6 @@ def check_order(graph: KKTGraph, order: np.ndarray) -> None:
     """Raise PlanError unless `order` is a permutation of the vertices."""
     if not np.array_equal(np.sort(order), np.arange(graph.num_vertices)):
         raise PlanError(
-            explain_error(
-                f"the order names {len(order)} vertices and is not a permutation of all {graph.num_vertices}",
-                remedy="name every input and every node exactly once",
-            )
+            f"the order names {len(order)} vertices and is not a permutation of all {graph.num_vertices}",
+            remedy="name every input and every node exactly once",
         )

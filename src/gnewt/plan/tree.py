@@ -95,11 +95,17 @@ def decompose(
         return TreeDecomposition(*arrays)
     position = np.empty(num, np.int64)
     position[order] = np.arange(num)
-    steps = min(num, tail + 1)
     position_of_item = np.where(vertex_of_item < 0, num, position[vertex_of_item])
-    step_of_item = np.where(
-        vertex_of_item < 0, steps, np.minimum(position_of_item, tail)
-    )  # the tail is one bag
+    return _decompose_items(adjacency, position_of_item, num, tail, limit)
+
+
+def _decompose_items(
+    adjacency: Adjacency, position_of_item: np.ndarray, num: int, tail: int, limit: int
+) -> TreeDecomposition:
+    """Decompose as `decompose` does, in Python; the position of a number that no item bears is `num`."""
+    steps = min(num, tail + 1)
+    # The tail is one bag.
+    step_of_item = np.where(position_of_item == num, steps, np.minimum(position_of_item, tail))
     by_position = np.argsort(position_of_item, kind="stable")
     items_of_step = _group_values(step_of_item[by_position], by_position, steps)
     step_list = step_of_item.tolist()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnewt._errors import QPError, explain_error
-from gnewt.qp.gather import Factorization, Solution, scatter
-from gnewt.qp.problem import Problem
+from gnewt._errors import QPError
+from gnewt.qp.gather import Factorization, SweepResult, scatter
+from gnewt.qp.problem import NumberedQP
 
 CONFLICT_TOL = 1e-10
 """Σ ν_i h_i below this part of Σ |ν_i h_i| is rounding in the user's h."""
@@ -16,7 +16,9 @@ TOUCHED = 1e-6
 """A direction touches a vertex where it exceeds this part of its largest entry."""
 
 
-def check_consistent(problem: Problem, factor: Factorization, solution: Solution, row: np.ndarray) -> None:
+def check_consistent(
+    problem: NumberedQP, factor: Factorization, solution: SweepResult, row: np.ndarray
+) -> None:
     """Raise QPError if some combination of rows reads 0 = c ≠ 0; it is expanded to the user's rows.
 
     The leftover of a front's h̃ is itself such a combination ν: νᵀG̃ = 0, νᵀh̃ = |ν|². Handing it down the
@@ -41,16 +43,18 @@ def check_consistent(problem: Problem, factor: Factorization, solution: Solution
             user = np.abs(row * nu)
             rows = np.flatnonzero(user > TOUCHED * user.max())
             raise QPError(
-                explain_error(
-                    f"inconsistent constraints: a combination of {len(rows)} rows reads 0 = {gap / user.max():.3g}",
-                    name_rows(problem, rows),
-                    "no x satisfies these rows together: correct h, or remove one of them",
-                )
+                f"inconsistent constraints: a combination of {len(rows)} rows reads 0 = {gap / user.max():.3g}",
+                name_rows(problem, rows),
+                "no x satisfies these rows together: correct h, or remove one of them",
             )
 
 
 def check_curvature(
-    problem: Problem, factor: Factorization, solution: Solution, column: np.ndarray, allow_indefinite: bool
+    problem: NumberedQP,
+    factor: Factorization,
+    solution: SweepResult,
+    column: np.ndarray,
+    allow_indefinite: bool,
 ) -> None:
     """Raise QPError unless the reduced Hessian is positive definite (nonsingular if `allow_indefinite`).
 
@@ -65,12 +69,10 @@ def check_curvature(
             x[front.interior] = pivot.T[:, first + int(pivot.curvature.argmin())]
             scatter(factor, x, np.zeros(factor.num_row_ids), i - 1)
             raise QPError(
-                explain_error(
-                    "unbounded: the objective has negative curvature along a direction that satisfies the constraints",
-                    name_vertices(problem, column * x[: factor.num_scalars]),
-                    "make Q positive definite there, add a constraint, or pass allow_indefinite=True for the "
-                    "stationary point",
-                )
+                "unbounded: the objective has negative curvature along a direction that satisfies the constraints",
+                name_vertices(problem, column * x[: factor.num_scalars]),
+                "make Q positive definite there, add a constraint, or pass allow_indefinite=True for the "
+                "stationary point",
             )
     for i, front in enumerate(factor.fronts):
         for null in front.null.tolist():
@@ -84,21 +86,19 @@ def check_curvature(
             else:
                 what = "singular: the objective is constant along a direction that satisfies the constraints, x is not unique"
             raise QPError(
-                explain_error(
-                    what,
-                    name_vertices(problem, column * x[: factor.num_scalars]),
-                    "give these vertices a cost (any positive definite Q will do) or a constraint",
-                )
+                what,
+                name_vertices(problem, column * x[: factor.num_scalars]),
+                "give these vertices a cost (any positive definite Q will do) or a constraint",
             )
 
 
-def name_rows(problem: Problem, rows: np.ndarray) -> str:
+def name_rows(problem: NumberedQP, rows: np.ndarray) -> str:
     """Write row numbers as `edge[row]`."""
     named = [f"{name}[{row}]" for name, row in locate_rows(problem, rows)]
     return "rows " + _shorten(named)
 
 
-def locate_rows(problem: Problem, rows: np.ndarray) -> list[tuple[str, int]]:
+def locate_rows(problem: NumberedQP, rows: np.ndarray) -> list[tuple[str, int]]:
     """Find the edge's name and the row within the edge of each row number."""
     count = [len(t.rows) for t in problem.terms]
     term_of_row = np.repeat(np.arange(len(count)), count)
@@ -106,7 +106,7 @@ def locate_rows(problem: Problem, rows: np.ndarray) -> list[tuple[str, int]]:
     return [(t.name, int(row - t.rows[0])) for t, row in zip(terms, rows, strict=True)]
 
 
-def name_vertices(problem: Problem, direction: np.ndarray) -> str:
+def name_vertices(problem: NumberedQP, direction: np.ndarray) -> str:
     """List the vertices that a direction touches."""
     size = np.maximum.reduceat(np.abs(direction), problem.offset[:-1])
     touched = np.flatnonzero(size > TOUCHED * size.max())

@@ -29,7 +29,7 @@ gains log10(1 / (MAX_GROWTH · eps)) ≈ 10 digits, so two reach rounding."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Elimination:
+class InteriorPivot:
     """K⁻¹ at work on one front. Local coordinates: interior [k], then separator; kept = [null, d, ξ]."""
 
     T: Float[np.ndarray, "k k"]
@@ -68,7 +68,7 @@ class Elimination:
 
 def eliminate(
     Q: Float[np.ndarray, "n n"], G: Float[np.ndarray, "m n"], k: int, scale: float
-) -> tuple[Elimination, Float[np.ndarray, "c c"], Float[np.ndarray, "r2 c"]]:
+) -> tuple[InteriorPivot, Float[np.ndarray, "c c"], Float[np.ndarray, "r2 c"]]:
     """Eliminate the first k coordinates and return the message (Q_{l→p}, G_{l→p}) over [d, ξ].
 
         P G̃_ι = [R; 0], r = rank(G̃_ι)                 E2, E5
@@ -98,7 +98,7 @@ def eliminate(
     up = slice(na + num_null, n)
     U2 = _complement_rows(Gx[:, up] - U1 @ G1[:, up], U1)
     scale = max(scale, _largest(Q), _largest(change))
-    pivot = Elimination(T, U1, U2, K, B, W, curvature, num_null, num_delayed, scale)
+    pivot = InteriorPivot(T, U1, U2, K, B, W, curvature, num_null, num_delayed, scale)
     return pivot, Q_up[num_null:, num_null:], U2.T @ Gx[:, up]
 
 

@@ -12,12 +12,12 @@ import dataclasses
 import numpy as np
 
 from gnewt.plan.tree import TreeDecomposition
-from gnewt.qp.front import Elimination, eliminate
-from gnewt.qp.problem import Problem, Term
+from gnewt.qp.front import InteriorPivot, eliminate
+from gnewt.qp.problem import NumberedQP, Term
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Front:
+class BagFront:
     """A bag's place in the numbering, with its elimination."""
 
     interior: np.ndarray
@@ -28,7 +28,7 @@ class Front:
     """Stacked rows of G̃: the edges', then the children's messages."""
     rows_up: np.ndarray
     """Rows of G_{l→p}, with numbers made here."""
-    pivot: Elimination
+    pivot: InteriorPivot
 
     @property
     def null(self) -> np.ndarray:
@@ -36,7 +36,7 @@ class Front:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Message:
+class BagMessage:
     """(Q_{l→p}, G_{l→p}) over the coordinates ids = [d, ξ]."""
 
     ids: np.ndarray
@@ -50,7 +50,7 @@ class Message:
 class Factorization:
     """The gathered QP: one front per bag, children before parents."""
 
-    fronts: tuple[Front, ...]
+    fronts: tuple[BagFront, ...]
     num_scalars: int
     num_rows: int
     num_ids: int
@@ -69,10 +69,10 @@ class Factorization:
         return sum(f.pivot.rank for f in self.fronts)
 
 
-def gather(problem: Problem, tree: TreeDecomposition) -> Factorization:
+def gather(problem: NumberedQP, tree: TreeDecomposition) -> Factorization:
     """Eliminate bag after bag, leaves first: GatherMessage(c, l, T), where the parent of c is l (E4)."""
     terms = assign_terms(problem, tree)
-    inbox: list[list[Message]] = [[] for _ in range(tree.num_bags)]
+    inbox: list[list[BagMessage]] = [[] for _ in range(tree.num_bags)]
     fronts = []
     num_ids, num_row_ids = problem.num_scalars, problem.num_rows
     scale = np.zeros(tree.num_bags)
@@ -89,16 +89,16 @@ def gather(problem: Problem, tree: TreeDecomposition) -> Factorization:
         rows_up = np.arange(num_row_ids, num_row_ids + len(G_up))
         num_row_ids += len(rows_up)
         kept = np.concatenate([made, separator])
-        fronts.append(Front(interior, kept, rows, rows_up, pivot))
+        fronts.append(BagFront(interior, kept, rows, rows_up, pivot))
         p = int(tree.parent[i])
         if p >= 0:
             up = kept[pivot.num_null :]
-            inbox[p].append(Message(up, made[pivot.num_null :], rows_up, Q_up, G_up))
+            inbox[p].append(BagMessage(up, made[pivot.num_null :], rows_up, Q_up, G_up))
             scale[p] = max(scale[p], pivot.scale)
     return Factorization(tuple(fronts), problem.num_scalars, problem.num_rows, num_ids, num_row_ids)
 
 
-def assign_terms(problem: Problem, tree: TreeDecomposition) -> list[list[Term]]:
+def assign_terms(problem: NumberedQP, tree: TreeDecomposition) -> list[list[Term]]:
     """Give each edge to the lowest bag that holds it: the one that eliminates its first vertex."""
     bag_of_vertex = np.empty(len(problem.labels), np.int64)
     bag_of_vertex[tree.frontal_idx] = np.repeat(np.arange(tree.num_bags), np.diff(tree.frontal_ptr))
@@ -109,7 +109,7 @@ def assign_terms(problem: Problem, tree: TreeDecomposition) -> list[list[Term]]:
 
 
 def _assemble(
-    ids: np.ndarray, terms: list[Term], messages: list[Message]
+    ids: np.ndarray, terms: list[Term], messages: list[BagMessage]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Add the edges and messages of a bag label-wise: Q̃, G̃ and the numbers of the stacked rows."""
     position = {int(s): j for j, s in enumerate(ids)}
@@ -126,7 +126,7 @@ def _assemble(
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Solution:
+class SweepResult:
     """x[n], λ[M], and what the sweeps found on the way."""
 
     x: np.ndarray
@@ -139,7 +139,7 @@ class Solution:
     """[num_ids]: at a null direction, the reduced gradient left along it."""
 
 
-def solve(factor: Factorization, b: np.ndarray, h: np.ndarray) -> Solution:
+def solve(factor: Factorization, b: np.ndarray, h: np.ndarray) -> SweepResult:
     """Solve [[Q, Gᵀ], [G, 0]] [x; λ] = [b; h] with null directions and redundant multipliers at zero.
 
     Up:    s = K⁻¹ [b̃_a; h¹],  b_{l→p} = b̃ − B s,  h_{l→p} = h²
@@ -163,7 +163,7 @@ def solve(factor: Factorization, b: np.ndarray, h: np.ndarray) -> Solution:
         stack_h.append(h_stack)
     x, lam = np.zeros(factor.num_ids), np.zeros(factor.num_row_ids)
     scatter(factor, x, lam, len(factor.fronts) - 1, solved)
-    return Solution(x[: factor.num_scalars], lam[: factor.num_rows], tuple(leftover), tuple(stack_h), b)
+    return SweepResult(x[: factor.num_scalars], lam[: factor.num_rows], tuple(leftover), tuple(stack_h), b)
 
 
 def scatter(

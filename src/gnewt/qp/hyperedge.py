@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Iterable
 
 import numpy as np
 
-from gnewt._errors import QPError, explain_error
+from gnewt._errors import QPError
+from gnewt._typing import ArrayLike
 
 SYMMETRY_TOL = 1e-12
 """Relative asymmetry of Q that is taken for rounding and averaged away."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, init=False)
 class Hyperedge:
     """½ x_eᵀ Q_e x_e − b_eᵀ x_e  subject to  G_e x_e = h_e.
 
@@ -23,56 +23,49 @@ class Hyperedge:
     without brackets: `Hyperedge(["x"], Q=2.0, b=1.0)`, `Hyperedge(["x", "y"], G=[1, 1], h=1)`.
     """
 
-    vertices: Any
-    """Hashable labels, each at most once; kept as a tuple."""
-    Q: Any = None
+    vertices: tuple[Hashable, ...]
+    """Labels, each at most once."""
+    Q: np.ndarray | None
     """[k, k], symmetric (½ xᵀQx sees only the symmetric part; the KKT system does not)."""
-    b: Any = None
+    b: np.ndarray | None
     """[k]."""
-    G: Any = None
+    G: np.ndarray | None
     """[m, k], of any rank, with any number of rows."""
-    h: Any = None
+    h: np.ndarray | None
     """[m]; zero where omitted."""
-    name: str | None = None
+    name: str | None
     """For messages and `QPResult.redundant`; `e3` for the fourth edge where omitted."""
 
-    def __post_init__(self) -> None:
-        where = f"hyperedge {self.name!r}" if self.name is not None else f"hyperedge over {self.vertices!r}"
-        if isinstance(self.vertices, str) or not hasattr(self.vertices, "__iter__"):
-            _refuse("`vertices` is not a list of labels", where, 'write vertices=["x"] for a single vertex')
-        vertices = tuple(self.vertices)
-        if not vertices:
-            _refuse("an edge without vertices", where, "list at least one vertex, or leave the edge out")
-        for v in vertices:
-            if not isinstance(v, Hashable):
-                _refuse(f"the vertex label {v!r} cannot be hashed", where, "use strings, numbers or tuples")
-        doubled = sorted({repr(v) for v in vertices if vertices.count(v) > 1})
-        if doubled:
-            _refuse(
-                f"duplicate vertices {', '.join(doubled)}",
-                where,
-                "list each vertex once, and add the rows and columns of its copies",
-            )
-        if self.G is None and self.h is not None:
-            _refuse("h is given without G", where, "give G too, or omit h")
-        Q = _read_array("Q", self.Q, 2, where)
-        b = _read_array("b", self.b, 1, where)
-        G = _read_array("G", self.G, 2, where)
-        h = _read_array("h", self.h, 1, where)
-        if Q is not None:
-            Q = _symmetric(Q, where)
+    def __init__(
+        self,
+        vertices: Iterable[object],
+        Q: ArrayLike | None = None,
+        b: ArrayLike | None = None,
+        G: ArrayLike | None = None,
+        h: ArrayLike | None = None,
+        name: str | None = None,
+    ) -> None:
+        where = f"hyperedge {name!r}" if name is not None else f"hyperedge over {vertices!r}"
+        labels = _read_labels(vertices, where)
+        if G is None and h is not None:
+            raise QPError("h is given without G", where, "give G too, or omit h")
+        Q, b = _read_array("Q", Q, 2, where), _read_array("b", b, 1, where)
+        G, h = _read_array("G", G, 2, where), _read_array("h", h, 1, where)
+        Q = None if Q is None else _symmetric(Q, where)
         if G is not None:
             h = np.zeros(G.shape[0]) if h is None else h
             if h.shape[0] != G.shape[0]:
-                _refuse(
+                raise QPError(
                     f"G has {G.shape[0]} rows but h has {h.shape[0]} entries", where, "give one entry per row"
                 )
-        for field, value in (("vertices", vertices), ("Q", Q), ("b", b), ("G", G), ("h", h)):
-            object.__setattr__(self, field, value)
+        for field, value in zip(dataclasses.fields(self), (labels, Q, b, G, h, name), strict=True):
+            object.__setattr__(self, field.name, value)
         widths = {f: s for f, s in (("Q", Q), ("b", b), ("G", G)) if s is not None}
         if len({a.shape[-1] for a in widths.values()}) > 1:
             shapes = ", ".join(f"{f} {a.shape}" for f, a in widths.items())
-            _refuse(f"shapes disagree on the number of scalars: {shapes}", where, "make the last axes equal")
+            raise QPError(
+                f"shapes disagree on the number of scalars: {shapes}", where, "make the last axes equal"
+            )
 
     @property
     def num_scalars(self) -> int | None:
@@ -83,26 +76,42 @@ class Hyperedge:
         return None
 
 
-def _read_array(field: str, value: Any, ndim: int, where: str) -> np.ndarray | None:
+def _read_labels(vertices: Iterable[object], where: str) -> tuple[Hashable, ...]:
+    if isinstance(vertices, str) or not hasattr(vertices, "__iter__"):
+        raise QPError("`vertices` is not a list of labels", where, 'write vertices=["x"] for a single vertex')
+    labels: list[Hashable] = []
+    for v in vertices:
+        if not isinstance(v, Hashable):
+            raise QPError(f"the vertex label {v!r} cannot be hashed", where, "use strings, numbers or tuples")
+        labels.append(v)
+    if not labels:
+        raise QPError("an edge without vertices", where, "list at least one vertex, or leave the edge out")
+    doubled = sorted({repr(v) for v in labels if labels.count(v) > 1})
+    if doubled:
+        raise QPError(
+            f"duplicate vertices {', '.join(doubled)}",
+            where,
+            "list each vertex once, and add the rows and columns of its copies",
+        )
+    return tuple(labels)
+
+
+def _read_array(field: str, value: ArrayLike | None, ndim: int, where: str) -> np.ndarray | None:
     """Copy to a read-only float64 array of `ndim` axes, leading axes added."""
     if value is None:
         return None
     try:
         raw = np.asarray(value)
-        if raw.dtype.kind not in "biuf":
-            _refuse(f"{field} holds {raw.dtype} values", where, "give real numbers")
-        a = np.array(raw, dtype=np.float64)
-    except QPError:
-        raise
     except (TypeError, ValueError) as error:
-        raise QPError(
-            explain_error(f"{field} is not an array: {error}", where, "give real numbers")
-        ) from error
+        raise QPError(f"{field} is not an array: {error}", where, "give real numbers") from error
+    if raw.dtype.kind not in "biuf":
+        raise QPError(f"{field} holds {raw.dtype} values", where, "give real numbers")
+    a = np.array(raw, dtype=np.float64)
     if a.ndim > ndim:
-        _refuse(f"{field} has shape {a.shape}: too many axes", where, f"give at most {ndim}")
+        raise QPError(f"{field} has shape {a.shape}: too many axes", where, f"give at most {ndim}")
     if not np.isfinite(a).all():
         at = tuple(int(i) for i in np.argwhere(~np.isfinite(a))[0])
-        _refuse(f"{field}{list(at)} is {a[at]}", where, "remove NaN and infinite values")
+        raise QPError(f"{field}{list(at)} is {a[at]}", where, "remove NaN and infinite values")
     a = a.reshape((1,) * (ndim - a.ndim) + a.shape)
     a.setflags(write=False)
     return a
@@ -110,12 +119,8 @@ def _read_array(field: str, value: Any, ndim: int, where: str) -> np.ndarray | N
 
 def _symmetric(Q: np.ndarray, where: str) -> np.ndarray:
     if Q.shape[0] != Q.shape[1]:
-        _refuse(f"Q has shape {Q.shape}", where, "give a square matrix over the edge's scalars")
+        raise QPError(f"Q has shape {Q.shape}", where, "give a square matrix over the edge's scalars")
     gap = float(np.abs(Q - Q.T).max(initial=0.0))
     if gap > SYMMETRY_TOL * np.abs(Q).max(initial=0.0):
-        _refuse(f"Q is not symmetric: max |Q − Qᵀ| = {gap:.3g}", where, "pass (Q + Q.T) / 2")
+        raise QPError(f"Q is not symmetric: max |Q − Qᵀ| = {gap:.3g}", where, "pass (Q + Q.T) / 2")
     return 0.5 * (Q + Q.T)
-
-
-def _refuse(what: str, where: str, remedy: str) -> None:
-    raise QPError(explain_error(what, where, remedy))

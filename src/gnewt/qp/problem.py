@@ -1,15 +1,18 @@
-"""Problem: a graphical QP with its vertices, scalars and rows numbered; residuals and scaling."""
+"""NumberedQP: a graphical QP with its vertices, scalars and rows numbered; residuals and scaling."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
-from gnewt._errors import QPError, explain_error
+from gnewt._errors import QPError
 from gnewt.qp.hyperedge import Hyperedge
+
+Label = TypeVar("Label", bound=Hashable)
+"""Labels of vertices: a dictionary with keys of any one type is taken."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,7 +33,7 @@ class Term:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
+class NumberedQP:
     """min Σ_e ½ x_eᵀQ_e x_e − b_eᵀx_e  subject to  G_e x_e = h_e, over x[n] and λ[M]."""
 
     terms: tuple[Term, ...]
@@ -71,7 +74,7 @@ class Problem:
             primal_size[m] += np.abs(term.G) @ np.abs(x[s])
         return Residuals(dual, primal, dual_size, primal_size)
 
-    def scaled(self, column: np.ndarray, row: np.ndarray) -> Problem:
+    def scaled(self, column: np.ndarray, row: np.ndarray) -> NumberedQP:
         """Change the units: x = D x̂ and λ = E λ̂ with D = diag(column), E = diag(row)."""
         terms = []
         for t in self.terms:
@@ -98,7 +101,7 @@ class Residuals:
         return out[0], out[1]
 
 
-def equilibrate(problem: Problem, sweeps: int = 4) -> tuple[np.ndarray, np.ndarray]:
+def equilibrate(problem: NumberedQP, sweeps: int = 4) -> tuple[np.ndarray, np.ndarray]:
     """Choose D[n] and E[M] so that the rows of [[DQD, DGᵀE], [EGD, 0]] have largest entries near one.
 
     Ruiz's iteration, in powers of two so that the change of units is free of rounding. With it the
@@ -122,16 +125,15 @@ def _inverse_root(size: np.ndarray) -> np.ndarray:
     return np.exp2(np.round(-0.5 * np.log2(np.where(size > 0, size, 1.0))))
 
 
-def build_problem(edges: Iterable[Any], sizes: Mapping[Any, Any] | None) -> Problem:
+def build_problem(given: Iterable[object], sizes: Mapping[Label, object] | None) -> NumberedQP:
     """Number the vertices, find their sizes, and fill in what the edges omit."""
-    edges = list(edges)
-    if not edges:
-        raise QPError(explain_error("a QP without hyperedges", "solve_qp", "give at least one Hyperedge"))
-    for i, e in enumerate(edges):
+    edges: list[Hyperedge] = []
+    for i, e in enumerate(given):
         if not isinstance(e, Hyperedge):
-            raise QPError(
-                explain_error(f"edge {i} is a {type(e).__name__}", "solve_qp", "give Hyperedge objects")
-            )
+            raise QPError(f"edge {i} is a {type(e).__name__}", "solve_qp", "give Hyperedge objects")
+        edges.append(e)
+    if not edges:
+        raise QPError("a QP without hyperedges", "solve_qp", "give at least one Hyperedge")
     number: dict[Hashable, int] = {}
     for e in edges:
         for v in e.vertices:
@@ -148,11 +150,9 @@ def build_problem(edges: Iterable[Any], sizes: Mapping[Any, Any] | None) -> Prob
         if e.num_scalars not in (None, k):
             listed = ", ".join(f"{v!r}: {size_of[v]}" for v in e.vertices)
             raise QPError(
-                explain_error(
-                    f"size mismatch: the matrices have {e.num_scalars} columns, the vertices {k} scalars ({listed})",
-                    f"hyperedge {name!r}",
-                    "correct the matrices, or say how long each vertex is with `sizes={vertex: n}`",
-                )
+                f"size mismatch: the matrices have {e.num_scalars} columns, the vertices {k} scalars ({listed})",
+                f"hyperedge {name!r}",
+                "correct the matrices, or say how long each vertex is with `sizes={vertex: n}`",
             )
         G = np.zeros((0, k)) if e.G is None else e.G
         terms.append(
@@ -168,23 +168,23 @@ def build_problem(edges: Iterable[Any], sizes: Mapping[Any, Any] | None) -> Prob
             )
         )
         num_rows += len(G)
-    return Problem(tuple(terms), tuple(number), n_v, offset, num_rows)
+    return NumberedQP(tuple(terms), tuple(number), n_v, offset, num_rows)
 
 
-def _find_sizes(edges: list[Hyperedge], sizes: Mapping[Any, Any] | None, number: dict) -> dict[Any, int]:
+def _find_sizes(
+    edges: list[Hyperedge], sizes: Mapping[Label, object] | None, number: dict[Hashable, int]
+) -> dict[Hashable, int]:
     """Sizes as given; else what an edge leaves for its only vertex of unknown size; else 1."""
-    found: dict[Any, int] = {}
+    found: dict[Hashable, int] = {}
     for v, n in (sizes or {}).items():
         if v not in number:
             raise QPError(
-                explain_error(
-                    f"unknown vertex {v!r}: it is in no hyperedge",
-                    "`sizes`",
-                    "remove it, or give it an edge (without one its value would be arbitrary)",
-                )
+                f"unknown vertex {v!r}: it is in no hyperedge",
+                "`sizes`",
+                "remove it, or give it an edge (without one its value would be arbitrary)",
             )
         if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 1:
-            raise QPError(explain_error(f"vertex {v!r} has size {n!r}", "`sizes`", "give a positive integer"))
+            raise QPError(f"vertex {v!r} has size {n!r}", "`sizes`", "give a positive integer")
         found[v] = int(n)
     waiting = [e for e in edges if e.num_scalars is not None]
     progress = True

@@ -6,13 +6,13 @@ import numpy as np
 
 from gnewt.plan.tree import TreeDecomposition
 from gnewt.qp.gather import Factorization, assign_terms
-from gnewt.qp.problem import Problem
+from gnewt.qp.problem import NumberedQP
 
 KEEP_EARLY = 0.1
 """A row whose independent part is at least this fraction of the largest may be chosen for coming first."""
 
 
-def find_redundant(problem: Problem, tree: TreeDecomposition, factor: Factorization) -> np.ndarray:
+def find_redundant(problem: NumberedQP, tree: TreeDecomposition, factor: Factorization) -> np.ndarray:
     """Return the numbers of M − rank(G) rows that depend on the other rows, which are independent.
 
     The orthogonal P of the gather mixes rows, so its zero rows have no names. This second pass repeats the
@@ -59,7 +59,9 @@ def choose_rows(A: np.ndarray, rank: int) -> np.ndarray:
     return np.flatnonzero(~free)
 
 
-def _stack(ids: np.ndarray, parts: list, num_rows: int) -> np.ndarray:
+def _stack(
+    ids: np.ndarray, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]], num_rows: int
+) -> np.ndarray:
     position = {int(s): j for j, s in enumerate(ids)}
     G = np.zeros((num_rows, len(ids)))
     top = 0

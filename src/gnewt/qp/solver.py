@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any
 
 import numpy as np
 
-from gnewt._errors import QPError, explain_error
+from gnewt._errors import QPError
 from gnewt.plan.adjacency import Adjacency
 from gnewt.plan.orderings import min_degree
 from gnewt.plan.tree import TreeDecomposition, decompose
 from gnewt.qp.diagnose import check_consistent, check_curvature, locate_rows
-from gnewt.qp.gather import Factorization, Solution, gather, solve
-from gnewt.qp.problem import Problem, build_problem, equilibrate
+from gnewt.qp.gather import Factorization, SweepResult, gather, solve
+from gnewt.qp.problem import Label, NumberedQP, build_problem, equilibrate
 from gnewt.qp.redundancy import find_redundant
 
 REFINEMENTS = 3
@@ -25,7 +24,7 @@ REFINEMENTS = 3
 class QPResult:
     """The solution of [[Q, Gᵀ], [G, 0]] [x; λ] = [b; h], and what the elimination learnt about it."""
 
-    x: dict[Any, np.ndarray]
+    x: dict[Hashable, np.ndarray]
     """x[v], an array of length n_v, for each vertex."""
     duals: list[np.ndarray]
     """λ_e of length m_e for each edge, in the order given, with Qx + Gᵀλ = b. Where rows are redundant λ is
@@ -52,10 +51,10 @@ class QPResult:
 
 
 def solve_qp(
-    edges: Iterable[Any],
-    sizes: Mapping[Any, Any] | None = None,
+    edges: Iterable[object],
+    sizes: Mapping[Label, object] | None = None,
     *,
-    order: Iterable[Hashable] | None = None,
+    order: Iterable[Label] | None = None,
     allow_indefinite: bool = False,
 ) -> QPResult:
     """Minimise Σ_e ½ x_eᵀQ_e x_e − b_eᵀx_e subject to G_e x_e = h_e, at cost O(Σ_bags |ι||χ|²).
@@ -98,7 +97,7 @@ def solve_qp(
     )
 
 
-def build_tree(problem: Problem, order: Iterable[Hashable] | None) -> TreeDecomposition:
+def build_tree(problem: NumberedQP, order: Iterable[Hashable] | None) -> TreeDecomposition:
     """Make the tree decomposition of the hypergraph: every edge a clique (E7), eliminated along `order`."""
     num = len(problem.labels)
     a = [np.repeat(t.vertices, len(t.vertices)) for t in problem.terms]
@@ -119,17 +118,15 @@ def build_tree(problem: Problem, order: Iterable[Hashable] | None) -> TreeDecomp
             else "repeated vertices"
         )
         raise QPError(
-            explain_error(
-                f"`order` is not a permutation of the vertices: {fault}",
-                f"{len(given)} entries for {num} vertices",
-                "list every vertex exactly once",
-            )
+            f"`order` is not a permutation of the vertices: {fault}",
+            f"{len(given)} entries for {num} vertices",
+            "list every vertex exactly once",
         )
     return decompose(adjacency, np.array([number[v] for v in given], np.int32))
 
 
 def _refine(
-    problem: Problem, factor: Factorization, solution: Solution, column: np.ndarray, row: np.ndarray
+    problem: NumberedQP, factor: Factorization, solution: SweepResult, column: np.ndarray, row: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, tuple[float, float]]:
     """Undo the scaling and solve for the residual while that makes it smaller."""
     x, lam = column * solution.x, row * solution.lam

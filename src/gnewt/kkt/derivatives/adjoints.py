@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from gnewt.graph import UNROLL, Batch, Family, Irregular, Maps, Rounds, Step, Structure, take_places
+from gnewt.graph import UNROLL, Batch, Family, Irregular, Maps, Rounds, RoundStep, Structure, take_places
 from gnewt.kkt.derivatives.local import Jacobian
 
 _MANY = 256
@@ -104,7 +104,7 @@ Pull = Callable[[Array, Array, int], Array]
 """(Jacobian of a step, λ of the slots of the round, size of the pool) ↦ what it adds to the duals of the pool."""
 
 
-def _pull_vectors(family: Family, step: Step, shared: dict[int, Any], maps: Maps) -> Pull:
+def _pull_vectors(family: Family, step: RoundStep, shared: dict[int, Any], maps: Maps) -> Pull:
     def pull(rows: Array, lam: Array, size: int) -> Array:
         empty = jnp.zeros(size, lam.dtype)
         if family.k == 0:
@@ -119,7 +119,7 @@ def _pull_vectors(family: Family, step: Step, shared: dict[int, Any], maps: Maps
     return pull
 
 
-def _pull_scalars(family: Family, step: Step, shared: dict[int, Any], maps: Maps) -> Pull:
+def _pull_scalars(family: Family, step: RoundStep, shared: dict[int, Any], maps: Maps) -> Pull:
     """One instance with few entries: products and sums of scalars are all that is left."""
 
     def pull(rows: Array, lam: Array, size: int) -> Array:
@@ -134,7 +134,7 @@ def _pull_scalars(family: Family, step: Step, shared: dict[int, Any], maps: Maps
     return pull
 
 
-def _pull_matrix(family: Family, step: Step) -> Pull:
+def _pull_matrix(family: Family, step: RoundStep) -> Pull:
     """One instance with many entries: a product with a small dense matrix, as a sum of rows."""
 
     def pull(matrix: Array, lam: Array, size: int) -> Array:

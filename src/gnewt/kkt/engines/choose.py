@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from jax import Array
 from jaxtyping import Float
 
-from gnewt._errors import PerformanceNotice, PlanError, explain_error
+from gnewt._errors import PerformanceNotice, PlanError
 from gnewt.graph import Plan
 from gnewt.kkt.engines.elimination import Elimination
 from gnewt.kkt.engines.native.engine import NativeEngine, available
@@ -26,7 +26,7 @@ class Prepared(Protocol):
     arrays: Any
 
     def factor_solve(
-        self, arrays: Any, sources: Array, shift: Any, rhs: Float[Array, "N columns"]
+        self, arrays: Any, sources: Array, shift: Array | float, rhs: Float[Array, "N columns"]
     ) -> tuple[Float[Array, "N columns"], Elimination]:
         """Eliminate K for H + shift·I and solve for all columns."""
         ...
@@ -50,13 +50,11 @@ ENGINES = ("auto", *_ENGINES)
 def choose_engine(name: str, platform: str) -> tuple[str, str]:
     """Resolve `auto` for a platform (`cpu`, `gpu`, ...): (engine, why)."""
     if name not in ENGINES:
-        raise PlanError(explain_error(f"unknown engine {name!r}", remedy=f"use one of {', '.join(ENGINES)}"))
+        raise PlanError(f"unknown engine {name!r}", remedy=f"use one of {', '.join(ENGINES)}")
     if name == "native" and not available():
         raise PlanError(
-            explain_error(
-                "the native engine was asked for, but its library is not there",
-                remedy="install gnewt where there is a C++ compiler, or use engine='auto'",
-            )
+            "the native engine was asked for, but its library is not there",
+            remedy="install gnewt where there is a C++ compiler, or use engine='auto'",
         )
     if name != "auto":
         return name, "as asked"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +17,14 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+from gnewt._typing import X
 from gnewt.graph import Plan
 from gnewt.kkt.engines.elimination import Elimination, EliminationStatus
 from gnewt.kkt.engines.reference.pivots import BlockPivot, eliminate
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Front:
+class EliminatedFront:
     """One eliminated front, in global unknowns: x_ι = K⁻¹ b_ι - X x_ξ."""
 
     interior: np.ndarray
@@ -43,7 +43,7 @@ class ReferenceFactor:
 
     plan: Plan
     shift: float
-    fronts: tuple[Front, ...]
+    fronts: tuple[EliminatedFront, ...]
     null: np.ndarray
     """Unknowns for which no pivot above rounding was found: empty iff K is numerically nonsingular."""
     num_delayed: int
@@ -156,7 +156,7 @@ def factorize(
     values[plan.input_entry] += shift
     bounds[plan.input_entry] += abs(shift)
 
-    fronts: list[Front] = []
+    fronts: list[EliminatedFront] = []
     null: list[np.ndarray] = []
     eigenvalues: list[np.ndarray] = []
     inbox: list[list[tuple[np.ndarray, int, np.ndarray, np.ndarray, int]]] = [
@@ -178,7 +178,7 @@ def factorize(
             at += count
         inbox[i] = []
         done = eliminate(a, s, p, eps, _partners(plan, unknowns[:p]))
-        fronts.append(Front(unknowns[done.pivots], unknowns[done.kept], done.block, done.gain))
+        fronts.append(EliminatedFront(unknowns[done.pivots], unknowns[done.kept], done.block, done.gain))
         eigenvalues.append(done.block.eigenvalues())
         parent = int(plan.parent[i])
         if parent >= 0:
@@ -229,8 +229,9 @@ class ReferenceEngine:
 
     def __init__(self, plan: Plan, num_sources: int, eps: float) -> None:
         del num_sources
-        self.plan, self.eps = plan, eps
-        self.arrays = ()
+        self.plan: Plan = plan
+        self.eps: float = eps
+        self.arrays: tuple[()] = ()
 
     def factor_solve(
         self, arrays: tuple[()], sources: Array, shift: Array | float, rhs: Array
@@ -239,11 +240,7 @@ class ReferenceEngine:
         if not isinstance(sources, Tracer) and not isinstance(shift, Tracer) and not isinstance(rhs, Tracer):
             return self._run(np.asarray(sources), shift, np.asarray(rhs))
         shift = jnp.asarray(shift, sources.dtype)
-        real, whole = jax.ShapeDtypeStruct((), rhs.dtype), jax.ShapeDtypeStruct((), jnp.int32)
-        inertia = jax.ShapeDtypeStruct((3,), jnp.int32)
-        null = jax.ShapeDtypeStruct((self.plan.num_unknowns,), jnp.int8)
-        known: Any = (whole, inertia, whole, real, real, null)
-        shapes = (jax.ShapeDtypeStruct(rhs.shape, rhs.dtype), Elimination(*known, factor=()))
+        shapes = (jax.ShapeDtypeStruct(rhs.shape, rhs.dtype), shapes_of_summary(self.plan, rhs.dtype))
 
         def run(sources: Array, shift: Array, rhs: Array) -> tuple[np.ndarray, Elimination]:
             solution, known = self._run(np.asarray(sources), shift, np.asarray(rhs))
@@ -262,25 +259,33 @@ class ReferenceEngine:
 
     def _run(self, sources: np.ndarray, shift: Array | float, rhs: np.ndarray) -> tuple[Array, Elimination]:
         if not np.all(np.isfinite(sources)):
-            nan, none = np.asarray(np.nan, rhs.dtype), np.zeros(self.plan.num_unknowns, np.int8)
-            known: Any = (
-                np.int32(EliminationStatus.NONFINITE),
-                np.zeros(3, np.int32),
-                np.int32(0),
-                nan,
-                nan,
-                none,
-            )
-            return jnp.full(rhs.shape, jnp.nan, rhs.dtype), Elimination(*known, factor=float(shift))
+            none = zeros(shapes_of_summary(self.plan, rhs.dtype))
+            nan, status = np.asarray(np.nan, rhs.dtype), np.int32(EliminationStatus.NONFINITE)
+            known = none._replace(status=status, logdet=nan, smallest_pivot=nan, factor=float(shift))
+            return jnp.full(rhs.shape, jnp.nan, rhs.dtype), known
         done = factorize(self.plan, sources, float(shift), self.eps)
-        null = np.zeros(self.plan.num_unknowns, np.int8)
-        null[done.null] = 1
-        known = (
-            np.int32(EliminationStatus.SINGULAR if len(done.null) else EliminationStatus.OK),
-            np.array(done.inertia, np.int32),
-            np.int32(done.num_delayed),
-            np.asarray(done.logdet, rhs.dtype),
-            np.asarray(done.smallest_pivot, rhs.dtype),
-            null,
-        )
-        return jnp.asarray(done.solve(rhs.astype(np.float64)), rhs.dtype), Elimination(*known, factor=done)
+        solution = jnp.asarray(done.solve(rhs.astype(np.float64)), rhs.dtype)
+        return solution, summary(done, rhs.dtype)._replace(factor=done)
+
+
+def summary(done: ReferenceFactor, dtype: np.dtype) -> Elimination:
+    """What a factor says of H + μI, in the dtypes that all engines use; `Elimination.factor` is left empty."""
+    null = np.zeros(done.plan.num_unknowns, np.int8)
+    null[done.null] = 1
+    status = EliminationStatus.SINGULAR if len(done.null) else EliminationStatus.OK
+    real = [np.asarray(x, dtype) for x in (done.logdet, done.smallest_pivot)]
+    whole = [np.int32(status), np.array(done.inertia, np.int32), np.int32(done.num_delayed)]
+    return Elimination._make([*whole, *real, null, ()])
+
+
+def shapes_of_summary(plan: Plan, dtype: np.dtype) -> Elimination:
+    """Shapes and dtypes of what `summary` returns, for a callback."""
+    whole, real = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((), dtype)
+    inertia = jax.ShapeDtypeStruct((3,), jnp.int32)
+    null = jax.ShapeDtypeStruct((plan.num_unknowns,), jnp.int8)
+    return Elimination._make([whole, inertia, whole, real, real, null, ()])
+
+
+def zeros(shapes: X) -> X:
+    """NumPy zeros of the given shapes and dtypes."""
+    return jax.tree.map(lambda s: np.zeros(s.shape, s.dtype), shapes)

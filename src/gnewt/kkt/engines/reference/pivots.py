@@ -84,7 +84,7 @@ class BlockPivot:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Elimination:
+class PivotedFront:
     """What became of a front of which `p` unknowns could be eliminated."""
 
     pivots: np.ndarray
@@ -100,7 +100,7 @@ class Elimination:
     """Sums of magnitudes belonging to `schur`."""
 
 
-def eliminate(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.ndarray) -> Elimination:
+def eliminate(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.ndarray) -> PivotedFront:
     """Eliminate as many of the first p unknowns of the symmetric front `a` as is stable.
 
     Args:
@@ -134,7 +134,7 @@ def _units(s: np.ndarray) -> np.ndarray:
     return np.sqrt(np.where(diagonal > 0, diagonal, np.where(largest > 0, largest, 1.0)))
 
 
-def _finish(a: np.ndarray, s: np.ndarray, p: int, pivots: np.ndarray, block: BlockPivot) -> Elimination:
+def _finish(a: np.ndarray, s: np.ndarray, p: int, pivots: np.ndarray, block: BlockPivot) -> PivotedFront:
     """Form the Schur complement on everything that was not eliminated."""
     if np.array_equal(pivots, np.arange(p)):
         kept = np.arange(p, len(a))
@@ -147,12 +147,12 @@ def _finish(a: np.ndarray, s: np.ndarray, p: int, pivots: np.ndarray, block: Blo
     gain = block.solve(b)
     schur = rest - b.T @ gain
     bound = held + np.abs(b).T @ np.abs(gain)
-    return Elimination(
+    return PivotedFront(
         pivots, block, gain, kept, p - len(pivots), (schur + schur.T) / 2, (bound + bound.T) / 2
     )
 
 
-def _try_block(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.ndarray) -> Elimination | None:
+def _try_block(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.ndarray) -> PivotedFront | None:
     """Take all p unknowns as one block pivot K, as in the corrected Algorithm 2, if K is a safe one.
 
     Unknowns whose pivots are rounding noise are left out of the block: their columns in it are noise too.
@@ -217,7 +217,7 @@ def _dense_block(a: np.ndarray, s: np.ndarray, eps: float) -> BlockPivot | None:
     return None
 
 
-def _one_by_one(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.ndarray) -> Elimination:
+def _one_by_one(a: np.ndarray, s: np.ndarray, p: int, eps: float, partner: np.ndarray) -> PivotedFront:
     """Substitute pairs, then choose 1×1 and 2×2 pivots that pass the threshold test; the rest is delayed."""
     units = _units(s)
     work, bound = a / np.outer(units, units), s / np.outer(units, units)

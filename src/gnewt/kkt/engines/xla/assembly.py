@@ -20,7 +20,7 @@ import numpy as np
 from gnewt._errors import PlanError
 from gnewt.graph import Plan
 from gnewt.kkt.engines.xla.merge import merge_fronts
-from gnewt.kkt.engines.xla.schedule import Schedule, Segment, classify, make_schedule
+from gnewt.kkt.engines.xla.schedule import FrontSchedule, FrontSegment, FrontShape, classify, make_schedule
 
 ZERO, ONE, MINUS, FIRST = 0, 1, 2, 3
 """Constants at the head of the vector that fronts are gathered from; sources come next, then sums of sources."""
@@ -39,7 +39,7 @@ class XlaLayout:
     num_pairs: int
     """Pairs that are not bare: each brings one positive and one negative pivot that are not H's."""
     num_sources: int
-    segments: tuple[Segment, ...]
+    segments: tuple[FrontSegment, ...]
     pool_starts: tuple[int, ...]
     """Where in the pool of all M each block begins."""
     nesting: tuple[int, ...]
@@ -102,11 +102,11 @@ def lay_out_xla(plan: Plan, num_sources: int) -> XlaLayout:
     )
 
 
-def _dims(name: str, shape) -> tuple[int, ...]:
+def _dims(name: str, shape: FrontShape) -> tuple[int, ...]:
     return {"ids": (shape.n,), "f": (shape.p, shape.rest), "g": (shape.p, shape.p)}.get(name, (shape.b,))
 
 
-def _size(name: str, shape) -> int:
+def _size(name: str, shape: FrontShape) -> int:
     return int(np.prod(_dims(name, shape)))
 
 
@@ -221,7 +221,9 @@ def _add_up(plan: Plan, pairs: _Pairs, num_sources: int) -> tuple[np.ndarray, di
     }
 
 
-def _pad_pivots(pool: np.ndarray, schedule: Schedule, pool_starts: np.ndarray, sizes: np.ndarray) -> None:
+def _pad_pivots(
+    pool: np.ndarray, schedule: FrontSchedule, pool_starts: np.ndarray, sizes: np.ndarray
+) -> None:
     """Put one on the diagonal of pivots that do not exist."""
     for i, (steps, block) in enumerate(schedule.blocks):
         shape = block.shape
@@ -241,7 +243,7 @@ def _place(
     local: _Coordinates,
     entries: np.ndarray,
     pool_at: np.ndarray,
-    schedule: Schedule,
+    schedule: FrontSchedule,
     flat: dict[str, np.ndarray],
 ) -> None:
     """Say for every number of M, F and G where it is gathered from."""
@@ -267,7 +269,7 @@ def _place(
 
 
 def _extend(
-    plan: Plan, local: _Coordinates, pool_at: np.ndarray, schedule: Schedule, flat: dict[str, np.ndarray]
+    plan: Plan, local: _Coordinates, pool_at: np.ndarray, schedule: FrontSchedule, flat: dict[str, np.ndarray]
 ) -> None:
     """Say where in its parent's M each separator goes: entry (i, j) to row[i] + col[j]."""
     at, begin = schedule.offsets([b.shape.b for _, b in schedule.blocks])

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from gnewt._typing import PyTree, X
 from gnewt.graph import Plan
-from gnewt.kkt.engines.elimination import NONFINITE, OK, SINGULAR, Elimination
-from gnewt.kkt.engines.reference.engine import factorize
+from gnewt.kkt.engines.elimination import NONFINITE, Elimination
+from gnewt.kkt.engines.reference.engine import factorize, shapes_of_summary, summary, zeros
 
 
-def where_needed(run: Callable[..., Any], needed: Array, *operands: Any) -> Any:
+def where_needed(run: Callable[..., X], needed: Array, *operands: PyTree) -> X:
     """`run(*operands)` if `needed`, else zeros; under vmap it runs if any lane needs it, and then for all lanes.
 
     `lax.cond` alone would become a select under vmap, and always run.
     """
 
     @jax.custom_batching.custom_vmap
-    def call(needed: Array, operands: Any) -> Any:
+    def call(needed: Array, operands: tuple[PyTree, ...]) -> X:
         shapes = jax.eval_shape(run, *operands)
-        zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        return jax.lax.cond(jnp.any(needed), run, lambda *_: zeros, *operands)
+        nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        return jax.lax.cond(jnp.any(needed), run, lambda *_: nothing, *operands)
 
     @call.def_vmap
-    def _(size: int, batched: Any, needed: Array, operands: Any) -> tuple[Any, Any]:
+    def _(
+        size: int, batched: Sequence[PyTree], needed: Array, operands: tuple[PyTree, ...]
+    ) -> tuple[X, PyTree]:
         axes = jax.tree.map(lambda b: 0 if b else None, batched[1])
         lanes = jax.vmap(lambda *a: run(*a), in_axes=tuple(axes), axis_size=size)
         out = where_needed(lanes, needed, *operands)
@@ -51,42 +53,17 @@ class HostSolve:
         return where_needed(self._call, needed, needed, sources, shift, rhs)
 
     def _call(self, needed: Array, sources: Array, shift: Array, rhs: Array) -> tuple[Array, Elimination]:
-        real, whole = jax.ShapeDtypeStruct((), rhs.dtype), jax.ShapeDtypeStruct((), jnp.int32)
-        inertia = jax.ShapeDtypeStruct((3,), jnp.int32)
-        null = jax.ShapeDtypeStruct((self._plan.num_unknowns,), jnp.int8)
-        known: tuple[Any, ...] = (whole, inertia, whole, real, real, null, ())
-        shapes = (jax.ShapeDtypeStruct(rhs.shape, rhs.dtype), Elimination(*known))
-        return jax.pure_callback(self._run, shapes, needed, sources, shift, rhs, vmap_method="sequential")
+        shapes = (jax.ShapeDtypeStruct(rhs.shape, rhs.dtype), shapes_of_summary(self._plan, rhs.dtype))
 
-    def _run(self, needed: Any, sources: Any, shift: Any, rhs: Any) -> tuple[np.ndarray, Elimination]:
-        needed, sources, shift, rhs = (np.asarray(a) for a in (needed, sources, shift, rhs))
-        null = np.zeros(self._plan.num_unknowns, np.int8)
-        if not needed:
-            zero = np.zeros((), rhs.dtype)
-            nothing: tuple[Any, ...] = (
-                np.int32(OK),
-                np.zeros(3, np.int32),
-                np.int32(0),
-                zero,
-                zero,
-                null,
-                (),
-            )
-            return np.zeros_like(rhs), Elimination(*nothing)
-        with np.errstate(all="ignore"):
-            factor = factorize(self._plan, sources, float(shift), self._eps)
-            solution = factor.solve(rhs.astype(np.float64))
-        null[factor.null] = 1
-        status = SINGULAR if len(factor.null) else OK
-        if not np.all(np.isfinite(solution)):
-            status = NONFINITE
-        known: tuple[Any, ...] = (
-            np.int32(status),
-            np.array(factor.inertia, np.int32),
-            np.int32(factor.num_delayed),
-            np.asarray(factor.logdet, rhs.dtype),
-            np.asarray(factor.smallest_pivot, rhs.dtype),
-            null,
-            (),
-        )
-        return solution.astype(rhs.dtype), Elimination(*known)
+        def run(needed: Array, sources: Array, shift: Array, rhs: Array) -> tuple[np.ndarray, Elimination]:
+            if not needed:
+                return np.zeros(rhs.shape, rhs.dtype), zeros(shapes[1])
+            with np.errstate(all="ignore"):
+                factor = factorize(self._plan, np.asarray(sources), float(shift), self._eps)
+                solution = factor.solve(np.asarray(rhs, np.float64))
+            told = summary(factor, rhs.dtype)
+            if not np.all(np.isfinite(solution)):
+                told = told._replace(status=np.int32(NONFINITE))
+            return solution.astype(rhs.dtype), told
+
+        return jax.pure_callback(run, shapes, needed, sources, shift, rhs, vmap_method="sequential")

@@ -12,19 +12,20 @@ one scan. Pivots are static, and what they give is judged in three tiers:
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
 from gnewt.graph import Plan
 from gnewt.kkt.engines.elimination import NONFINITE, OK, Elimination
-from gnewt.kkt.engines.xla.assembly import lay_out_xla
+from gnewt.kkt.engines.xla.assembly import XlaLayout, lay_out_xla
 from gnewt.kkt.engines.xla.careful import HostSolve, where_needed
 from gnewt.kkt.engines.xla.front import Gains, Pivots
-from gnewt.kkt.engines.xla.tree import Tree
+from gnewt.kkt.engines.xla.tree import Operands, Tree
 
 CLEAN, REFINED, HOST = 0, 1, 2
 REFINEMENTS = 4
@@ -47,15 +48,15 @@ class XlaEngine:
 
     def __init__(self, plan: Plan, num_sources: int, eps: float | None = None) -> None:
         """eps: rounding of the sources, if they are computed in less than their own precision."""
-        self.layout = lay_out_xla(plan, num_sources)
-        self.arrays = self.layout.arrays
+        self.layout: XlaLayout = lay_out_xla(plan, num_sources)
+        self.arrays: dict[str, np.ndarray] = self.layout.arrays
         self._eps = eps
         self._tree = Tree(self.layout)
         self._host = HostSolve(plan, eps)
 
     def factor_solve(
         self,
-        arrays: Any,
+        arrays: Operands,
         sources: Float[Array, " nnz"],
         shift: Float[Array, ""] | float,
         rhs: Float[Array, "N columns"],
@@ -91,7 +92,7 @@ class XlaEngine:
 
     def solve(
         self,
-        arrays: Any,
+        arrays: Operands,
         sources: Float[Array, " nnz"],
         elimination: Elimination,
         rhs: Float[Array, "N columns"],
@@ -111,7 +112,9 @@ class XlaEngine:
         """Right-hand sides over all unknowns, zero but on the inputs (E10)."""
         return jnp.zeros((self.layout.num_unknowns, rhs.shape[1]), rhs.dtype).at[: rhs.shape[0]].set(rhs)
 
-    def _read(self, arrays: Any, pivots: tuple[Pivots, ...], dtype: Any) -> tuple[Elimination, Array]:
+    def _read(
+        self, arrays: Operands, pivots: tuple[Pivots, ...], dtype: np.dtype
+    ) -> tuple[Elimination, Array]:
         """Add up what the pivots say: (the elimination, whether every front is clean)."""
         positive = negative = jnp.zeros((), jnp.int32)
         logdet, smallest, clean = jnp.zeros((), dtype), jnp.asarray(jnp.inf, dtype), jnp.asarray(True)
@@ -142,7 +145,7 @@ class XlaEngine:
     def _refined(
         self,
         needed: Array,
-        arrays: Any,
+        arrays: Operands,
         sources: Array,
         shift: Array,
         gains: tuple[Gains, ...],
@@ -151,7 +154,9 @@ class XlaEngine:
         """(refined solution, whether refinement converges), where it is needed."""
         tree, n, eps = self._tree, self.layout.num_inputs, float(jnp.finfo(rhs.dtype).eps)
 
-        def run(arrays: Any, sources: Array, shift: Array, gains: Any, rhs: Array) -> tuple[Array, Array]:
+        def run(
+            arrays: Operands, sources: Array, shift: Array, gains: tuple[Gains, ...], rhs: Array
+        ) -> tuple[Array, Array]:
             probe = jnp.where(
                 arrays["bare"], 0, jnp.cos(jnp.arange(self.layout.num_unknowns, dtype=rhs.dtype) ** 2)
             )

@@ -9,7 +9,7 @@ one, and every front says whether what it computed is the inverse of its block, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,10 @@ from jax import Array
 from jaxtyping import Bool, Float
 
 from gnewt.kkt.engines.reference.pivots import THRESHOLD
-from gnewt.kkt.engines.xla.schedule import Shape
+from gnewt.kkt.engines.xla.schedule import FrontShape
 
+_Sweeping: TypeAlias = tuple[Array, Array]
+"""A batch of matrices between two sweeps, and the magnitudes on their diagonals."""
 _WRITTEN_OUT = 16
 """Sweeps of a front up to which they are written out on a GPU."""
 
@@ -41,7 +43,7 @@ class Pivots(NamedTuple):
     """Whether the inverse is one, and all gains are small."""
 
 
-class Message(NamedTuple):
+class FrontMessage(NamedTuple):
     """What a batch of fronts passes on: Schur complements, and the magnitudes added to their diagonals."""
 
     schur: Float[Array, "w b b"]
@@ -49,7 +51,7 @@ class Message(NamedTuple):
 
 
 def eliminate(
-    shape: Shape,
+    shape: FrontShape,
     nesting: int,
     matrix: Float[Array, "w n n"],
     f: Float[Array, "w p rest"],
@@ -57,7 +59,7 @@ def eliminate(
     magnitude: Float[Array, "w rest"],
     shift: Float[Array, "w k"],
     eps: float,
-) -> tuple[Gains, Pivots, Message]:
+) -> tuple[Gains, Pivots, FrontMessage]:
     """Eliminate the first p + q coordinates of every front.
 
     Args:
@@ -99,7 +101,7 @@ def eliminate(
         relative = jnp.minimum(unit[:, :q, None] / unit[:, None, q:], 1.0)
         clean = clean & jnp.all(jnp.abs(x) * relative <= 1 / THRESHOLD, axis=(1, 2))
     added = magnitude[:, q:] - before[:, q:] + jnp.sum(jnp.abs(cross * x), axis=1)
-    return Gains(f, inverse, x), Pivots(single, pair, clean), Message(schur, added)
+    return Gains(f, inverse, x), Pivots(single, pair, clean), FrontMessage(schur, added)
 
 
 def _substitute(f: Array, g: Array, nesting: int) -> Array:
@@ -121,7 +123,7 @@ def _scale(matrix: Array, magnitude: Array) -> Array:
     return jnp.where(magnitude > 0, magnitude, jnp.where(largest > 0, largest, 1.0))
 
 
-def _invert(shape: Shape, block: Array, scale: Array, eps: float) -> tuple[Array, Array, Array]:
+def _invert(shape: FrontShape, block: Array, scale: Array, eps: float) -> tuple[Array, Array, Array]:
     """K⁻¹ by sweeps, pairs first: (inverse, 1×1 pivots, 2×2 pivots).
 
     A sweep on the pivot P maps K_PP to -P⁻¹, K_PR to P⁻¹K_PR and K_RR to its Schur complement; after all sweeps -K⁻¹ is
@@ -135,7 +137,7 @@ def _invert(shape: Shape, block: Array, scale: Array, eps: float) -> tuple[Array
     def take(matrix: Array, i: Array) -> Array:
         return jax.lax.dynamic_index_in_dim(matrix, i, 1, keepdims=False)
 
-    def sweep_pair(carry: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], Array]:
+    def sweep_pair(carry: _Sweeping, i: Array) -> tuple[_Sweeping, Array]:
         matrix, scale = carry
         u, v = take(matrix, i), take(matrix, m + i)
         a, b, c = (take(u, i)[:, None], take(v, i)[:, None], take(v, m + i)[:, None])
@@ -153,7 +155,7 @@ def _invert(shape: Shape, block: Array, scale: Array, eps: float) -> tuple[Array
         second = jnp.where(is_i, b / det, jnp.where(is_j, -a / det, second))
         return (_put(_put(rest, second, is_j), first, is_i), scale), jnp.concatenate([a, b, c], axis=1)
 
-    def sweep(carry: tuple[Array, Array], i: Array) -> tuple[tuple[Array, Array], Array]:
+    def sweep(carry: _Sweeping, i: Array) -> tuple[_Sweeping, Array]:
         matrix, scale = carry
         u = take(matrix, i)
         d, size = take(u, i)[:, None], take(scale, i)[:, None]
@@ -173,7 +175,9 @@ def _invert(shape: Shape, block: Array, scale: Array, eps: float) -> tuple[Array
     return -carry[0], single.T, jnp.swapaxes(pair, 0, 1)
 
 
-def _repeat(sweep: Callable[..., Any], carry: Any, pivots: range) -> tuple[Any, Array]:
+def _repeat(
+    sweep: Callable[[_Sweeping, Array], tuple[_Sweeping, Array]], carry: _Sweeping, pivots: range
+) -> tuple[_Sweeping, Array]:
     """Sweep on one pivot after the other.
 
     A GPU spends as long on the counters and copies of a loop as on a sweep of small fronts, so short loops are

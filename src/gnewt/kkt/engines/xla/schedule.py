@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from typing import Any
+from typing import overload
 
 import numpy as np
 
@@ -27,7 +27,7 @@ _PADDING, _CHEAP = 0.25, 1e6
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class FrontShape:
     """Sizes of the fronts of a class: bare pairs, other pairs, inputs, separator."""
 
     p: int
@@ -54,35 +54,35 @@ class Shape:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Block:
+class FrontBlock:
     """The fronts of one class in one segment: `width` of them in each step."""
 
-    shape: Shape
+    shape: FrontShape
     width: int
     always: bool
     """Whether every step has fronts of this class."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Segment:
+class FrontSegment:
     """Steps that are one scan."""
 
     steps: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[FrontBlock, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Schedule:
+class FrontSchedule:
     """Segments, and the place of every front in them."""
 
-    segments: tuple[Segment, ...]
+    segments: tuple[FrontSegment, ...]
     block_of_front: np.ndarray
     """int[F]: number of the block, counted over all segments."""
     lane_of_front: np.ndarray
     """int[F]: step · width + position in the step."""
 
     @property
-    def blocks(self) -> list[tuple[int, Block]]:
+    def blocks(self) -> list[tuple[int, FrontBlock]]:
         """(steps, block), in the order of their numbers."""
         return [(segment.steps, block) for segment in self.segments for block in segment.blocks]
 
@@ -96,7 +96,7 @@ class Schedule:
         return begin[self.block_of_front] + self.lane_of_front * size[self.block_of_front], begin
 
 
-def classify(sizes: np.ndarray) -> tuple[list[Shape], np.ndarray]:
+def classify(sizes: np.ndarray) -> tuple[list[FrontShape], np.ndarray]:
     """Group fronts [F, 4] of similar sizes: (shape of every class, class of every front).
 
     Starting from all sizes there are, the two classes are merged whose padding costs least, until a merger costs more
@@ -130,10 +130,16 @@ def classify(sizes: np.ndarray) -> tuple[list[Shape], np.ndarray]:
         alive.remove(gone)
     number = np.zeros(len(kinds), np.int64)
     number[alive] = np.arange(len(alive))
-    return [Shape(*map(int, largest[c])) for c in alive], number[name][class_of]
+    return [FrontShape(*map(int, largest[c])) for c in alive], number[name][class_of]
 
 
-def front_cost(p: Any, m: Any, k: Any, b: Any) -> Any:
+@overload
+def front_cost(p: int, m: int, k: int, b: int) -> float: ...
+@overload
+def front_cost(p: np.ndarray, m: np.ndarray, k: np.ndarray, b: np.ndarray) -> np.ndarray: ...
+def front_cost(
+    p: int | np.ndarray, m: int | np.ndarray, k: int | np.ndarray, b: int | np.ndarray
+) -> float | np.ndarray:
     """Flops of a front, or of fronts, of these sizes."""
     q = 2 * m + k
     return (q + b) ** 2 * (p + q) + p**2 * (q + b) + FRONT_OVERHEAD
@@ -153,7 +159,7 @@ def heights(parent: np.ndarray) -> np.ndarray:
     return np.array(height, np.int64)
 
 
-def make_schedule(parent: np.ndarray, shapes: list[Shape], class_of: np.ndarray) -> Schedule:
+def make_schedule(parent: np.ndarray, shapes: list[FrontShape], class_of: np.ndarray) -> FrontSchedule:
     """Cut the levels of a tree into segments and give every front its place."""
     level = heights(parent)
     num_levels = int(level.max(initial=-1)) + 1
@@ -176,7 +182,7 @@ def make_schedule(parent: np.ndarray, shapes: list[Shape], class_of: np.ndarray)
     rank = np.empty(len(parent), np.int64)
     rank[order] = np.arange(len(parent)) - first
 
-    segments: list[Segment] = []
+    segments: list[FrontSegment] = []
     block_of = np.zeros(len(parent), np.int64)
     lane_of = np.zeros(len(parent), np.int64)
     num_blocks = 0
@@ -191,10 +197,10 @@ def make_schedule(parent: np.ndarray, shapes: list[Shape], class_of: np.ndarray)
         for c in np.flatnonzero(width).tolist():
             block_of[mine[class_of[mine] == c]] = num_blocks
             always = bool(np.all(per_level[:, c] == steps_of_level))
-            blocks.append(Block(shapes[c], int(width[c]), always))
+            blocks.append(FrontBlock(shapes[c], int(width[c]), always))
             num_blocks += 1
-        segments.append(Segment(int(begin[-1]), tuple(blocks)))
-    return Schedule(tuple(segments), block_of, lane_of)
+        segments.append(FrontSegment(int(begin[-1]), tuple(blocks)))
+    return FrontSchedule(tuple(segments), block_of, lane_of)
 
 
 def _cut_by_waste(counts: np.ndarray, cost: np.ndarray, waste: float, mixed: bool) -> list[int]:

@@ -1,4 +1,4 @@
-"""Walks over the tree of fronts: elimination, solution, residual. Each is a few scans (xla_schedule.py).
+"""Walks over the tree of fronts: elimination, solution, residual. Each is a few scans (`schedule`).
 
 A front reads its matrix from a pool in which all fronts lie assembled, and adds its Schur complement to the place of its
 parent. Right-hand sides and solutions live in one array over all unknowns; bare duals are never computed.
@@ -6,9 +6,10 @@ parent. Right-hand sides and solutions live in one array over all unknowns; bare
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +18,67 @@ from jax import Array
 from jaxtyping import Float
 
 from gnewt.kkt.engines.xla.assembly import FIRST, XlaLayout
-from gnewt.kkt.engines.xla.front import Gains, Message, Pivots, eliminate
-from gnewt.kkt.engines.xla.schedule import Block, Segment
+from gnewt.kkt.engines.xla.front import FrontMessage, Gains, Pivots, eliminate
+from gnewt.kkt.engines.xla.schedule import FrontBlock, FrontSegment
 
+Operands: TypeAlias = dict[str, Array | np.ndarray]
+"""`XlaLayout.arrays`, or those of one block in one step."""
+_State: TypeAlias = tuple[Array, Array]
+"""The pool of all fronts, and the magnitudes that were added to the diagonal of every unknown."""
+_Ready: TypeAlias = list[tuple[Array, Array]]
+"""For each block of a step, its fronts as they stand in the pool, and the magnitudes on their diagonals."""
 _PARTS = ("ids", "f", "g", "row", "col", "has")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Eliminator:
+    """What all steps of one elimination share."""
+
+    layout: XlaLayout
+    arrays: Operands
+    numbers: Array
+    """What fronts are gathered from (`extend`)."""
+    shift: Float[Array, ""]
+    eps: float
+
+    def read(self, state: _State, step: Array | int, first: int, blocks: tuple[FrontBlock, ...]) -> _Ready:
+        """Read the fronts of a step, as they stand in the pool now; `first` is the number of the first block."""
+        pool, magnitude = state
+        ready = []
+        for i, block in enumerate(blocks, first):
+            shape, size = block.shape, block.width * block.shape.n**2
+            matrix = jax.lax.dynamic_slice(pool, [self.layout.pool_starts[i] + step * size], [size])
+            ids = jax.lax.dynamic_index_in_dim(self.arrays[f"ids{i}"], step, 0, keepdims=False)
+            here = magnitude.at[ids[:, shape.p :]].get(mode="fill", fill_value=0)
+            ready.append((matrix.reshape(block.width, shape.n, shape.n), here))
+        return ready
+
+    def step(
+        self, state: _State, ready: _Ready, parts: list[Operands], first: int, blocks: tuple[FrontBlock, ...]
+    ) -> tuple[_State, list[tuple[Gains, Pivots]]]:
+        """Eliminate the fronts of a step, and add their Schur complements to the pool."""
+        pool, magnitude = state
+        done = [
+            self._run(*args)
+            for args in zip(ready, parts, range(first, first + len(blocks)), blocks, strict=True)
+        ]
+        for (_, _, message), part, block in zip(done, parts, blocks, strict=True):
+            if block.shape.b:
+                place = part["row"][:, :, None] + part["col"][:, None, :]
+                pool = pool.at[place].add(message.schur, mode="drop")
+                separator = part["ids"][:, block.shape.p + block.shape.q :]
+                magnitude = magnitude.at[separator].add(message.added, mode="drop")
+        return (pool, magnitude), [(gains, pivots) for gains, pivots, _ in done]
+
+    def _run(
+        self, ready: tuple[Array, Array], part: Operands, i: int, block: FrontBlock
+    ) -> tuple[Gains, Pivots, FrontMessage]:
+        shape = block.shape
+        ids = part["ids"][:, shape.p + 2 * shape.m : shape.p + shape.q]
+        shifts = jnp.where(ids < self.layout.num_unknowns, self.shift, 0)
+        inputs = (ready[0], self.numbers[part["f"]], self.numbers[part["g"]], ready[1], shifts)
+        run_block = functools.partial(eliminate, shape, self.layout.nesting[i], eps=self.eps)
+        return _unless_absent(run_block, block, part["has"], inputs)
 
 
 class Tree:
@@ -28,78 +86,30 @@ class Tree:
 
     def __init__(self, layout: XlaLayout) -> None:
         self.layout = layout
-        self.blocks = [block for segment in layout.segments for block in segment.blocks]
+        self.blocks: list[FrontBlock] = [block for segment in layout.segments for block in segment.blocks]
 
     def factor(
-        self, arrays: Any, sources: Float[Array, " nnz"], shift: Float[Array, ""], eps: float
+        self, arrays: Operands, sources: Float[Array, " nnz"], shift: Float[Array, ""], eps: float
     ) -> tuple[tuple[Gains, ...], tuple[Pivots, ...]]:
         """Eliminate all fronts: what is kept of every block, and what its pivots say, [steps, width, ...]."""
-        layout = self.layout
         numbers, magnitudes = extend(arrays, sources)
-        pool = numbers[arrays["pool"]]
-        magnitude = magnitudes[arrays["diagonal"]].at[: layout.num_inputs].add(jnp.abs(shift))
-
-        def read(pool: Array, magnitude: Array, step: Any, i: int, block: Block) -> tuple[Array, Array]:
-            """The fronts of a step as they stand in the pool, and what was added to their diagonals."""
-            shape, size = block.shape, block.width * block.shape.n**2
-            matrix = jax.lax.dynamic_slice(pool, [layout.pool_starts[i] + step * size], [size])
-            ids = jax.lax.dynamic_index_in_dim(arrays[f"ids{i}"], step, 0, keepdims=False)
-            here = magnitude.at[ids[:, shape.p :]].get(mode="fill", fill_value=0)
-            return matrix.reshape(block.width, shape.n, shape.n), here
-
-        def run(ready: Any, part: dict[str, Array], i: int, block: Block) -> tuple[Gains, Pivots, Message]:
-            shape = block.shape
-            ids = part["ids"][:, shape.p + 2 * shape.m : shape.p + shape.q]
-            shifts = jnp.where(ids < layout.num_unknowns, shift, 0)
-            inputs = (ready[0], numbers[part["f"]], numbers[part["g"]], ready[1], shifts)
-            run_block = functools.partial(eliminate, shape, layout.nesting[i], eps=eps)
-            return _unless_absent(run_block, block, part["has"], inputs)
-
-        def step_of(carry: Any, step: Any, parts: list[dict[str, Array]], first: int, blocks: Any) -> Any:
-            pool, magnitude, ready = carry
-            done = [
-                run(r, part, first + j, b)
-                for j, (r, part, b) in enumerate(zip(ready, parts, blocks, strict=True))
-            ]
-            for (_, _, message), part, block in zip(done, parts, blocks, strict=True):
-                if block.shape.b:
-                    place = part["row"][:, :, None] + part["col"][:, None, :]
-                    pool = pool.at[place].add(message.schur, mode="drop")
-                    separator = part["ids"][:, block.shape.p + block.shape.q :]
-                    magnitude = magnitude.at[separator].add(message.added, mode="drop")
-            return (pool, magnitude), [(gains, pivots) for gains, pivots, _ in done]
-
+        magnitude = magnitudes[arrays["diagonal"]].at[: self.layout.num_inputs].add(jnp.abs(shift))
+        state = (numbers[arrays["pool"]], magnitude)
+        eliminator = _Eliminator(self.layout, arrays, numbers, shift, eps)
         out: list[tuple[Gains, Pivots]] = []
-        for segment in layout.segments:
-            first, blocks, last = len(out), segment.blocks, segment.steps - 1
-            parts = self._parts(arrays, first, segment)
-            ready = [read(pool, magnitude, 0, first + j, block) for j, block in enumerate(blocks)]
-
-            def body(carry: Any, xs: Any, first: int = first, blocks: Any = blocks, last: int = last) -> Any:
-                step, parts = xs
-                (pool, magnitude), results = step_of(carry, step, parts, first, blocks)
-                # Fronts are read one step ahead, after the pool was written to. To read them when they are needed
-                # would let reads and writes of one pool overlap, and cost a copy of all of it in every step.
-                after = jnp.minimum(step + 1, last)
-                ready = [read(pool, magnitude, after, first + j, block) for j, block in enumerate(blocks)]
-                return (pool, magnitude, ready), results
-
-            if segment.steps == 1:
-                alone = jax.tree.map(lambda a: a[0], parts)
-                (pool, magnitude), results = step_of((pool, magnitude, ready), 0, alone, first, blocks)
-                results = jax.tree.map(lambda a: a[None], results)
-            else:
-                steps = jnp.arange(segment.steps, dtype=jnp.int32)
-                (pool, magnitude, _), results = jax.lax.scan(body, (pool, magnitude, ready), (steps, parts))
+        for segment in self.layout.segments:
+            state, results = _run_segment(
+                eliminator, state, self._parts(arrays, len(out), segment), len(out), segment
+            )
             out += results
         return tuple(o[0] for o in out), tuple(o[1] for o in out)
 
     def solve(
-        self, arrays: Any, gains: tuple[Gains, ...], rhs: Float[Array, "unknowns columns"]
+        self, arrays: Operands, gains: tuple[Gains, ...], rhs: Float[Array, "unknowns columns"]
     ) -> Float[Array, "unknowns columns"]:
         """Right-hand sides up the tree, solutions down. The rows of bare duals are meaningless."""
 
-        def up(z: Array, part: dict[str, Any], kept: Gains, block: Block) -> Array:
+        def up(z: Array, part: Operands, kept: Gains, block: FrontBlock) -> Array:
             p, q = block.shape.p, block.shape.q
             r = z.at[part["ids"]].get(mode="fill", fill_value=0)
             pulled = jnp.swapaxes(kept.f, 1, 2) @ r[:, :p]
@@ -108,7 +118,7 @@ class Tree:
             passed = pulled[:, q:] - jnp.swapaxes(kept.x, 1, 2) @ t
             return z.at[part["ids"][:, p + q :]].add(passed, mode="drop")
 
-        def down(z: Array, part: dict[str, Any], kept: Gains, block: Block) -> Array:
+        def down(z: Array, part: Operands, kept: Gains, block: FrontBlock) -> Array:
             p, q = block.shape.p, block.shape.q
             r = z.at[part["ids"][:, p:]].get(mode="fill", fill_value=0)
             mine = r[:, :q] - kept.x @ r[:, q:]
@@ -120,7 +130,7 @@ class Tree:
 
     def residual(
         self,
-        arrays: Any,
+        arrays: Operands,
         sources: Float[Array, " nnz"],
         shift: Float[Array, ""],
         gains: tuple[Gains, ...],
@@ -144,7 +154,7 @@ class Tree:
             # Between separators a front has no entries of its own; padding is dropped.
             product = product.at[ids].add(part, mode="drop")
 
-        def up(z: Array, part: dict[str, Any], kept: Gains, block: Block) -> Array:
+        def up(z: Array, part: Operands, kept: Gains, block: FrontBlock) -> Array:
             p = block.shape.p
             if not p:
                 return z
@@ -155,19 +165,19 @@ class Tree:
         bare = arrays["bare"][:, None]
         return jnp.where(bare, 0, rhs - product)
 
-    def _parts(self, arrays: Any, first: int, segment: Segment) -> list[dict[str, Any]]:
+    def _parts(self, arrays: Operands, first: int, segment: FrontSegment) -> list[Operands]:
         """The arrays of a segment's blocks, [steps, width, ...]."""
         numbers = range(first, first + len(segment.blocks))
         return [{name: arrays[f"{name}{i}"] for name in _PARTS} for i in numbers]
 
     def _walk(
         self,
-        arrays: Any,
-        run: Callable[[Any, dict[str, Any], Gains, Block], Any],
-        carry: Any,
+        arrays: Operands,
+        run: Callable[[Array, Operands, Gains, FrontBlock], Array],
+        carry: Array,
         gains: tuple[Gains, ...],
         reverse: bool = False,
-    ) -> Any:
+    ) -> Array:
         """Run all blocks of all segments, leaves first or (reverse) roots first."""
         segments = self.layout.segments
         firsts = np.cumsum([0] + [len(s.blocks) for s in segments]).tolist()[:-1]
@@ -175,7 +185,11 @@ class Tree:
         for segment, first in reversed(order) if reverse else order:
             mine = (self._parts(arrays, first, segment), gains[first : first + len(segment.blocks)])
 
-            def body(carry: Any, xs: Any, blocks: tuple[Block, ...] = segment.blocks) -> tuple[Any, None]:
+            def body(
+                carry: Array,
+                xs: tuple[list[Operands], tuple[Gains, ...]],
+                blocks: tuple[FrontBlock, ...] = segment.blocks,
+            ) -> tuple[Array, None]:
                 for part, kept, block in zip(*xs, blocks, strict=True):
                     carry = run(carry, part, kept, block)
                 return carry, None
@@ -187,14 +201,43 @@ class Tree:
         return carry
 
 
+def _run_segment(
+    eliminator: _Eliminator, state: _State, parts: list[Operands], first: int, segment: FrontSegment
+) -> tuple[_State, list[tuple[Gains, Pivots]]]:
+    """Run the steps of a segment as one scan; `first` is the number of its first block."""
+    blocks = segment.blocks
+    ready = eliminator.read(state, 0, first, blocks)
+    if segment.steps == 1:
+        alone = jax.tree.map(lambda a: a[0], parts)
+        state, results = eliminator.step(state, ready, alone, first, blocks)
+        return state, jax.tree.map(lambda a: a[None], results)
+
+    def body(
+        carry: tuple[_State, _Ready], xs: tuple[Array, list[Operands]]
+    ) -> tuple[tuple[_State, _Ready], list[tuple[Gains, Pivots]]]:
+        step, parts = xs
+        state, results = eliminator.step(*carry, parts, first, blocks)
+        # Fronts are read one step ahead, after the pool was written to. To read them when they are needed
+        # would let reads and writes of one pool overlap, and cost a copy of all of it in every step.
+        after = jnp.minimum(step + 1, segment.steps - 1)
+        return (state, eliminator.read(state, after, first, blocks)), results
+
+    steps = jnp.arange(segment.steps, dtype=jnp.int32)
+    (state, _), results = jax.lax.scan(body, (state, ready), (steps, parts))
+    return state, results
+
+
 def _unless_absent(
-    run: Callable[..., tuple[Gains, Pivots, Message]], block: Block, has: Array, inputs: tuple[Array, ...]
-) -> tuple[Gains, Pivots, Message]:
+    run: Callable[..., tuple[Gains, Pivots, FrontMessage]],
+    block: FrontBlock,
+    has: Array | np.ndarray,
+    inputs: tuple[Array, ...],
+) -> tuple[Gains, Pivots, FrontMessage]:
     """Run a block, but not in steps that have no front of its class: then nothing comes out of it."""
     if block.always:
         return run(*inputs)
 
-    def nothing(*inputs: Array) -> tuple[Gains, Pivots, Message]:
+    def nothing(*inputs: Array) -> tuple[Gains, Pivots, FrontMessage]:
         gains, pivots, message = jax.tree.map(
             lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(run, *inputs)
         )
@@ -203,7 +246,7 @@ def _unless_absent(
     return jax.lax.cond(has, run, nothing, *inputs)
 
 
-def extend(arrays: Any, sources: Array) -> tuple[Array, Array]:
+def extend(arrays: Operands, sources: Array) -> tuple[Array, Array]:
     """Constants, sources, and sums of sources, from which fronts are gathered; and the magnitudes in each."""
     head = jnp.concatenate([jnp.asarray([0.0, 1.0, -1.0], sources.dtype), sources])
     assert head.shape[0] == FIRST + sources.shape[0]
