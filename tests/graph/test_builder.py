@@ -105,6 +105,19 @@ def test_sum_adds_terms_and_constant_terms():
     assert info.residual < 1e-13
 
 
+@pytest.mark.parametrize("traced", [False, True])
+def test_sum_over_constants_is_a_constant(traced):
+    def value(a):
+        g = gnewt.Graph()
+        x = g.input(name="x")
+        total = g.sum(lambda c, w: w * c**2, [(g.constant(3.0), 1.0), (2.0, 5.0)])
+        assert total.kind == "constant" and float(total.value) == 29.0
+        g.loss(lambda x, s: s * x**2, x, total)
+        return g([a])
+
+    assert float((jax.jit(value) if traced else value)(2.0)) == pytest.approx(116.0)
+
+
 def test_sum_of_different_shapes_is_refused():
     g = gnewt.Graph()
     a, b = g.input((2,)), g.input((3,))

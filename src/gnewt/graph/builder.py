@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -100,10 +101,10 @@ class Graph:
                     "make fn return one shape for every item",
                 )
             )
-        varying = [i for i, handles in enumerate(calls) if any(h.kind != "constant" for h in handles)]
-        if not varying:
+        if all(h.kind == "constant" for handles in calls for h in handles):
             values = [apply(fn, handles) for handles in calls]
-            return self.constant(functools.reduce(jnp.add, values), name=name or "sum")
+            with jax.ensure_compile_time_eval():
+                return self.constant(functools.reduce(jnp.add, values), name=name or "sum")
         handle = self._new_node(groups[0], name)
         for handles, group in zip(calls, groups, strict=True):
             group.calls.append((handles, handle, handle.name))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 from collections.abc import Callable, Iterable
 
@@ -309,10 +310,9 @@ def _breadth_first(adjacency: Adjacency, without: np.ndarray) -> tuple[np.ndarra
     members = np.argsort(component, kind="stable")
     ends = np.searchsorted(component[members], np.arange(count + 1))
     for c in np.flatnonzero(np.diff(ends) > 1).tolist():
-        start = int(members[ends[c]])
-        for _ in range(2):  # the last vertex that is found is far away: an end
-            order, before = scipy.sparse.csgraph.breadth_first_order(graph, start, directed=False)
-            start = int(order[-1])
+        walk = functools.partial(scipy.sparse.csgraph.breadth_first_order, graph, directed=False)
+        # The last vertex that a walk from anywhere finds is far away: an end, from which the levels are counted.
+        order, before = walk(int(walk(int(members[ends[c]]))[0][-1]))
         found = level.tolist() if count == 1 else {}
         found[int(order[0])] = 0
         for v, u in zip(order[1:].tolist(), before[order[1:]].tolist(), strict=True):
