@@ -29,7 +29,9 @@ from convergence import Local, local_convergence  # noqa: E402
 
 from gnewt import control  # noqa: E402
 from gnewt.control.slots import stage_order  # noqa: E402
-from gnewt.newton import Objective, sweep_of, system_of  # noqa: E402
+from gnewt.newton.objective import Objective  # noqa: E402
+from gnewt.newton.sweep import sweep_of  # noqa: E402
+from gnewt.newton.system import system_of  # noqa: E402
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 TOLERANCE = 1e-8

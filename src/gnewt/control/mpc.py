@@ -18,7 +18,12 @@ from gnewt.control.problem import Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.solve import Solution, switches
 from gnewt.control.tables import find_places
-from gnewt.newton import Objective, Rollout, Task, choose_search, run, sweep_of, system_of
+from gnewt.newton import Rollout
+from gnewt.newton.loop import Task, run
+from gnewt.newton.objective import Objective
+from gnewt.newton.rollout import choose_search
+from gnewt.newton.sweep import sweep_of
+from gnewt.newton.system import system_of
 
 
 class Feedback(NamedTuple):

@@ -12,7 +12,8 @@ from jax.flatten_util import ravel_pytree
 
 from gnewt.control.problem import Problem
 from gnewt.graph import Structure, forward
-from gnewt.newton import Objective, on_device
+from gnewt.newton.objective import Objective
+from gnewt.newton.system import on_device
 
 
 def control_slots(problem: Problem, structure: Structure) -> np.ndarray:

@@ -19,7 +19,9 @@ from gnewt._typing import PyTree
 from gnewt.control.problem import Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.tables import find_places
-from gnewt.newton import Group, Objective, Policy, Progress, Result, Rollout, make_policy, minimize
+from gnewt.newton import Policy, Progress, Result, Rollout, minimize
+from gnewt.newton.objective import Objective
+from gnewt.newton.policy import Group, make_policy
 
 METHODS = {
     "newton": ("adjoint", "linear"),
@@ -125,15 +127,15 @@ class Solution:
 
     @property
     def fun(self) -> float:
-        return self.result.fun
+        return float(self.result.fun)
 
     @property
     def grad_norm(self) -> float:
-        return self.result.grad_norm
+        return float(self.result.grad_norm)
 
     @property
     def num_steps(self) -> int:
-        return self.result.num_steps
+        return int(self.result.num_steps)
 
     @property
     def history(self) -> Any:
