@@ -5,6 +5,7 @@ from gnewt.graph.builder import Graph, Handle
 from gnewt.graph.evaluate import UNROLL, apply_family, evaluate, forward, objective, take_rows
 from gnewt.graph.family import Family, check_family
 from gnewt.graph.layout import Batch, Irregular, Layout
+from gnewt.graph.outputs import Kind, Output, constant_output
 from gnewt.graph.plan import Certificate, Plan, check_plan
 from gnewt.graph.rounds import Rounds, Step
 from gnewt.graph.schedule import Schedule, Segment, Serial, find_loops, make_schedule
@@ -21,8 +22,10 @@ __all__ = [
     "Index",
     "IndexMaker",
     "Irregular",
+    "Kind",
     "Layout",
     "Maps",
+    "Output",
     "Plan",
     "Rounds",
     "Schedule",
@@ -35,6 +38,7 @@ __all__ = [
     "check_family",
     "check_plan",
     "check_structure",
+    "constant_output",
     "evaluate",
     "find_loops",
     "forward",

@@ -42,6 +42,8 @@ class Structure:
     """A name for each leaf."""
     data: Data = ()
     """Default data of the families; a traced function replaces them at every call."""
+    outputs: PyTree = None
+    """The auxiliary data of a traced function, with an `Output` for each leaf: which slots hold it. None without any."""
 
     @cached_property
     def dtype(self) -> Any:
