@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
-from gnewt._typing import Array
 from gnewt.graph import Family
 from gnewt.trace.assemble import Assembler
 from gnewt.trace.constants import Const, Constants
@@ -28,7 +28,7 @@ from gnewt.trace.tail import live_scalars, peel
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-    """What a program is applied to: its arguments, which of them are variables, and what it captured."""
+    """What a program is applied to: its arguments, and which of them are variables. Holds no values."""
 
     avals: Sequence[jax.ShapeDtypeStruct]
     """Of all leaves of the arguments."""
@@ -37,9 +37,7 @@ class Source:
     order: Sequence[int]
     """Positions of the variables, counted among themselves, in the order of the slots."""
     num_hoisted: int
-    """How many of the constants are captured values; the rest are the other arguments."""
-    constants: Sequence[Array]
-    """Captured values, then the leaves that are no variables."""
+    """How many of the constants are captured by the function; the rest are the other arguments."""
 
     @property
     def variables(self) -> list[jax.ShapeDtypeStruct]:
@@ -61,11 +59,16 @@ class Condensed:
 
 
 def lift_program(
-    program: Program, source: Source, rules: dict[str, Callable] | None, seen: Seen | None
+    program: Program,
+    source: Source,
+    captured: Sequence[ArrayLike],
+    rules: dict[str, Callable] | None,
+    seen: Seen | None,
 ) -> tuple[Lifter, list[np.ndarray]]:
     """Lift a program, starting again whenever an equation must join a region; also the ids of its outputs.
 
     Args:
+        captured: what the function captures, then the arguments that are no variables.
         seen: an empty one, to remember the values of variables for `outputs`.
     """
     forced: set[int] = set()
@@ -76,7 +79,7 @@ def lift_program(
         lifter.seen = None if seen is None else Seen(seen.share)
         consts = [
             lifter.constants.add_input(None if isinstance(v, Tracer) else v, np.shape(v), jax.typeof(v).dtype)
-            for v in source.constants
+            for v in captured
         ]
         lifter.hoisted = consts[: source.num_hoisted]
         blocks: dict[int, np.ndarray] = {}

@@ -13,13 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from gnewt._typing import Array
 from gnewt.graph import Data, Structure
 from gnewt.trace.condense import Condensed, Source
 from gnewt.trace.jaxpr import Program, run_program
 
-Replay = Callable[[Sequence[Array], Array], Array]
+Replay = Callable[[Sequence[ArrayLike], Array], Array]
 """f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure."""
 
 
@@ -31,7 +32,7 @@ class Found:
     data: Data
     replay: Replay
     """One object per structure, so that compiled code is reused."""
-    captured: list[Array]
+    captured: list[ArrayLike]
     num_equations: int
     """Equations that a replay runs one after the other: what it costs to compile."""
 
@@ -44,17 +45,17 @@ class Entry:
     condensed: Condensed
     replay: Replay
     num_equations: int
-    last: tuple[tuple[Array, ...], Data] | None = None
+    last: tuple[tuple[ArrayLike, ...], Data] | None = None
     """Captured values and data of the last concrete call."""
 
-    def find(self, captured: list[Array]) -> Found | None:
+    def find(self, captured: list[ArrayLike]) -> Found | None:
         """Compute the data columns from current values; None if a value that shaped the structure differs."""
         data = self._data(captured)
         return (
             None if data is None else Found(self.structure, data, self.replay, captured, self.num_equations)
         )
 
-    def _data(self, captured: Sequence[Array]) -> Data | None:
+    def _data(self, captured: Sequence[ArrayLike]) -> Data | None:
         if self.last is not None and _all_same(self.last[0], captured):
             return self.last[1]
         if any(isinstance(v, Tracer) for v in captured):
@@ -65,7 +66,7 @@ class Entry:
             self.last = (tuple(captured), data)
         return data
 
-    def _columns(self, captured: Sequence[Array]) -> Data | None:
+    def _columns(self, captured: Sequence[ArrayLike]) -> Data | None:
         values, same = self.condensed.constants.run(captured)
         if not same:
             return None
@@ -81,7 +82,7 @@ class Entry:
 def make_replay(program: Program, structure: Structure, source: Source) -> Replay:
     """Make f as a function of captured values and flat inputs, by replaying its jaxpr."""
 
-    def replay(captured: Sequence[Array], x: Array) -> Array:
+    def replay(captured: Sequence[ArrayLike], x: Array) -> Array:
         leaves = jax.tree_util.tree_leaves(structure.unravel(x))
         moving = dict(zip(source.order, leaves, strict=True))
         variables, others = iter(moving[i] for i in range(len(leaves))), iter(captured[source.num_hoisted :])
@@ -92,7 +93,7 @@ def make_replay(program: Program, structure: Structure, source: Source) -> Repla
     return replay
 
 
-def _all_same(old: Sequence[Array], new: Sequence[Array]) -> bool:
+def _all_same(old: Sequence[ArrayLike], new: Sequence[ArrayLike]) -> bool:
     """Whether captured values are the same immutable objects; NumPy arrays may have been written to."""
     return len(old) == len(new) and all(
         a is b and (isinstance(a, jax.Array) or np.isscalar(a)) for a, b in zip(old, new, strict=True)

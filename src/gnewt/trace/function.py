@@ -16,9 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from gnewt._errors import TraceError, explain_error, user_line
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
 from gnewt.trace import calls, elementwise, indexing, linear, loops, movement
 from gnewt.trace.aux import Aux, Keep, split_aux
@@ -42,7 +43,7 @@ class _Read:
     """What f saw when it was traced."""
     program: Program
     """Its outputs: the objective, then the traced leaves of the auxiliary data."""
-    hoisted: list[Array]
+    hoisted: list[ArrayLike]
     """Captured values."""
     aux: Aux | None
 
@@ -132,8 +133,8 @@ class TracedFunction:
             found = entry.find(captured)
             if found is not None:
                 return found
-        source = Source(structs, diff, _leaf_order(args, chosen), len(read.hoisted), captured)
-        entries.append(self._trace(read, args, chosen, source))
+        source = Source(structs, diff, _leaf_order(args, chosen), len(read.hoisted))
+        entries.append(self._trace(read, args, source, captured))
         found = entries[-1].find(captured)
         assert found is not None
         return found
@@ -146,7 +147,7 @@ class TracedFunction:
         f, form = split_aux(self.f) if self.has_aux else (self.f, [])
         closed, out = trace_jaxpr(f, structs)
         self._check_outputs(closed, out[0] if self.has_aux else out)
-        hoisted: list[Array] = []
+        hoisted: list[ArrayLike] = []
         program = flatten_jaxpr(closed, hoisted)
         programs.pop(shapes, None)
         # Taken anew: tracing may itself have changed what f sees (a counter).
@@ -231,7 +232,9 @@ class TracedFunction:
 
     # Lifting
 
-    def _trace(self, read: _Read, args: tuple[PyTree, ...], chosen: tuple[int, ...], source: Source) -> Entry:
+    def _trace(
+        self, read: _Read, args: tuple[PyTree, ...], source: Source, captured: Sequence[ArrayLike]
+    ) -> Entry:
         """Make the structure of the objective; auxiliary data plays no part in it but for what is kept."""
         program = _part(read.program, read.program.outs[:1])
         aux = read.program.outs[1:]
@@ -240,9 +243,8 @@ class TracedFunction:
         kept = [flag and is_float(read.program.aval(v).dtype) for v, flag in zip(aux, kept, strict=True)]
         asked = [v for v, flag in zip(aux, kept, strict=True) if flag]
         lifted = _part(read.program, [*program.outs, *asked]) if asked else program
-        lifter, ids = lift_program(
-            lifted, source, self.rules, None if read.aux is None else Seen(bool(asked))
-        )
+        seen = None if read.aux is None else Seen(bool(asked))
+        lifter, ids = lift_program(lifted, source, captured, self.rules, seen)
         root = int(ids[0][0])
         moving = [v for v, d in zip(program.ins, source.diff, strict=True) if d]
         if root < 0 or differentiated_vars(program).isdisjoint(moving):
@@ -330,7 +332,7 @@ def _part(program: Program, outs: Sequence[int | Lit]) -> Program:
     return part
 
 
-def _struct(leaf: Array) -> jax.ShapeDtypeStruct:
+def _struct(leaf: ArrayLike) -> jax.ShapeDtypeStruct:
     aval = jax.typeof(leaf)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
 
