@@ -69,12 +69,13 @@ def solve(
     start = us.result if isinstance(us, Solution) else problem.decision(us)
     if isinstance(order, str) and order == "stages":
         decision = start.x if isinstance(start, Result) else start
-        structure = Objective(problem.stages.objective).at((decision, problem.given)).structure
-        order = stage_order(problem, structure, decision)
+        point = Objective(problem.stages.with_states, has_aux=True).at((decision, problem.given))
+        order = stage_order(problem, point.structure)
     result = minimize(
-        problem.stages.objective,
+        problem.stages.with_states,
         start,
         (problem.given,),
+        has_aux=True,
         search=search,
         tol=tol,
         max_steps=max_steps,
@@ -172,9 +173,7 @@ class Solution:
         """Feedforward, gains, and gradients and Hessians of the value function, by stages."""
         policy = self.factor_policy
         structure, groups = policy.structure, policy.groups
-        controls = control_slots(self.problem, structure)
-        with jax.ensure_compile_time_eval():
-            states = state_slots(self.problem, structure, self.result.x)
+        controls, states = control_slots(self.problem, structure), state_slots(self.problem, structure)
         for group in groups:
             self._refuse_others(group, controls, states)
         places = find_places([(g.inputs, g.listens) for g in groups], controls, states)
