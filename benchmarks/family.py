@@ -29,7 +29,7 @@ from convergence import Local, local_convergence  # noqa: E402
 
 from gnewt import control  # noqa: E402
 from gnewt.control.slots import stage_order  # noqa: E402
-from gnewt.newton import Objective, sweep_of, system_of  # noqa: E402
+from gnewt.newton import Objective, causal_elimination, system_of  # noqa: E402
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 TOLERANCE = 1e-8
@@ -168,7 +168,7 @@ def full_step(case: Case, method: str) -> Callable[[Any], Any]:
     order = stage_order(case.problem, structure, case.us)
     curvature = "exact" if duals == "adjoint" else "gauss_newton"
     system = system_of(objective.at((case.us, given)), order, curvature)
-    sweep = sweep_of(system)
+    sweep = causal_elimination(system)
 
     @jax.jit
     def follow(arrays: Any, data: Any, models: Any) -> Any:

@@ -18,7 +18,7 @@ from gnewt.control.problem import Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.solve import Solution, switches
 from gnewt.control.tables import find_places
-from gnewt.newton import Objective, Rollout, Task, choose_search, run, sweep_of, system_of
+from gnewt.newton import Objective, Rollout, Task, causal_elimination, choose_search, run, system_of
 
 
 class Feedback(NamedTuple):
@@ -107,7 +107,7 @@ def _program(problem: Problem, us: PyTree, iterations: int, method: str) -> Call
         task = Task(system, point)
         last, _ = run(task, search, point.x, 0.0, iterations)
         plan = system.structure.unravel(last.x)
-        sweep = sweep_of(system)
+        sweep = causal_elimination(system)
         found, safe = policies.policies(task, sweep, last.models)
         places = find_places(sweep.walk.input_steps, control_slots(problem, point.structure), states)
         gains = places.read("gains", [swept.gain for swept, _ in found])

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from gnewt._errors import PlanError, explain_error
-from gnewt.kkt import DUALS, LocalModels
+from gnewt.kkt import DUALS, FoundPolicies, LocalModels
+from gnewt.newton.causal import CausalElimination, causal_elimination
 from gnewt.newton.loop import (
     NO_DECREASE,
     ROUNDING,
@@ -29,7 +30,6 @@ from gnewt.newton.loop import (
     all_finite,
     largest,
 )
-from gnewt.newton.sweep import Found, Sweep, sweep_of
 from gnewt.newton.system import System
 from gnewt.newton.trust_region import TrustRegion
 
@@ -124,7 +124,7 @@ class Rollout:
         often good, and costs one elimination, where finding a μ costs many. Only if its full or half step is not, μ is raised.
         """
         assert isinstance(problem.system, System), "products have no policies"
-        sweep = sweep_of(problem.system)
+        sweep = causal_elimination(problem.system)
         noise = problem.noise(models)
 
         def attempt(a: _Attempt) -> _Attempt:
@@ -150,7 +150,9 @@ class Rollout:
             at, done.good & done.trial.passed, done.count, done.evaluations, rest, done.trial.slots
         )
 
-    def policies(self, problem: Problem, sweep: Sweep, models: LocalModels) -> tuple[Found, Array]:
+    def policies(
+        self, problem: Problem, sweep: CausalElimination, models: LocalModels
+    ) -> tuple[FoundPolicies, Array]:
         """Policies with the least μ for which they are safe, 0 if possible; and whether there are any."""
         zero = jnp.zeros_like(models.value)
         state = (zero, zero + 1, jnp.zeros((), jnp.int32))
@@ -225,12 +227,14 @@ class Rollout:
         share = jnp.where(self._leaves_out(count), jnp.zeros_like(shift), 1)
         return jnp.where(same, shift, higher), jnp.where(same, factor, faster), share
 
-    def _run(self, problem: Problem, sweep: Sweep, models: LocalModels, shift: Array, share: Array) -> Found:
+    def _run(
+        self, problem: Problem, sweep: CausalElimination, models: LocalModels, shift: Array, share: Array
+    ) -> FoundPolicies:
         return sweep.eliminate(
             problem.point.data, models, shift, self.duals, square_root=self.square_root, share=share
         )
 
-    def _expectation(self, found: Found, shift: Array) -> tuple[Array, Array]:
+    def _expectation(self, found: FoundPolicies, shift: Array) -> tuple[Array, Array]:
         """(Σ q_uᵀk, Σ kᵀQ_uu k), the second with μ where μ is part of the model."""
         slope = sum((jnp.sum(swept.slope) for swept, _ in found), jnp.zeros_like(shift))
         curve = sum((jnp.sum(swept.curve) for swept, _ in found), jnp.zeros_like(shift))
@@ -241,9 +245,9 @@ class Rollout:
     def _backtrack(
         self,
         problem: Problem,
-        sweep: Sweep,
+        sweep: CausalElimination,
         models: LocalModels,
-        found: Found,
+        found: FoundPolicies,
         slope: Array,
         curve: Array,
         longest: Array,
@@ -269,7 +273,7 @@ class Rollout:
         return jax.lax.while_loop(goes_on, try_length, first)
 
 
-def _is_good(found: Found) -> Array:
+def _is_good(found: FoundPolicies) -> Array:
     pivots = [jnp.all(swept.pivot > 0) & jnp.all(jnp.isfinite(swept.k)) for swept, _ in found]
     return jnp.all(jnp.stack(pivots))
 
