@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gnewt.kkt.causal.blocks import minimise_over
+from gnewt.kkt.causal.front import minimise_over
 
 
 @pytest.mark.parametrize("e", [1, 2, 4, 6, 7, 9])

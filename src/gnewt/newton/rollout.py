@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from gnewt._errors import PlanError, explain_error
-from gnewt.kkt import DUALS, LocalModels
+from gnewt.kkt import DUALS, FoundPolicies, LocalModels
+from gnewt.newton.causal import CausalElimination, causal_elimination
 from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, noise_of
 from gnewt.newton.loop import (
     Iterate,
@@ -25,7 +26,6 @@ from gnewt.newton.loop import (
     line_record,
     scale_of,
 )
-from gnewt.newton.sweep import Found, Sweep, sweep_of
 from gnewt.newton.system import System
 from gnewt.newton.trust_region import TrustRegion
 
@@ -113,7 +113,7 @@ class Rollout:
         often good, and costs one elimination, where finding a μ costs many. Only if its full or half step is not, μ is raised.
         """
         assert isinstance(task.system, System), "products have no policies"
-        sweep, models, memory = sweep_of(task.system), at.models, at.memory
+        sweep, models, memory = causal_elimination(task.system), at.models, at.memory
         noise = noise_of(task, models)
 
         def attempt(a: _Attempt) -> _Attempt:
@@ -142,7 +142,9 @@ class Rollout:
         slots, wanted = done.tried.found, done.good & done.tried.passed
         return Proposal(slots[: task.size], wanted, done.tries, done.evaluations, done, slots)
 
-    def policies(self, task: Task, sweep: Sweep, models: LocalModels) -> tuple[Found, Array]:
+    def policies(
+        self, task: Task, sweep: CausalElimination, models: LocalModels
+    ) -> tuple[FoundPolicies, Array]:
         """Policies with the least μ for which they are safe, 0 if possible; and whether there are any."""
         zero = jnp.zeros_like(models.value)
         state = (zero, zero + 1, jnp.zeros((), jnp.int32))
@@ -202,12 +204,14 @@ class Rollout:
         share = jnp.where(self._leaves_out(count), jnp.zeros_like(shift), 1)
         return jnp.where(same, shift, higher), jnp.where(same, factor, faster), share
 
-    def _run(self, task: Task, sweep: Sweep, models: LocalModels, shift: Array, share: Array) -> Found:
+    def _run(
+        self, task: Task, sweep: CausalElimination, models: LocalModels, shift: Array, share: Array
+    ) -> FoundPolicies:
         return sweep.eliminate(
             task.point.data, models, shift, self.duals, square_root=self.square_root, share=share
         )
 
-    def _line(self, models: LocalModels, found: Found, shift: Array) -> Line:
+    def _line(self, models: LocalModels, found: FoundPolicies, shift: Array) -> Line:
         """The model along the curve: slope Σ q_uᵀk and curvature Σ kᵀQ_uu k, with μ where μ is part of the model."""
         slope = sum((jnp.sum(swept.slope) for swept, _ in found), jnp.zeros_like(shift))
         curve = sum((jnp.sum(swept.curve) for swept, _ in found), jnp.zeros_like(shift))
@@ -216,7 +220,7 @@ class Rollout:
         return Line(models.value, slope, curve)
 
 
-def _is_good(found: Found) -> Array:
+def _is_good(found: FoundPolicies) -> Array:
     pivots = [jnp.all(swept.pivot > 0) & jnp.all(jnp.isfinite(swept.k)) for swept, _ in found]
     return jnp.all(jnp.stack(pivots))
 
