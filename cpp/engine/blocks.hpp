@@ -1,4 +1,5 @@
-// Moving numbers from the sources into fronts, block by block.
+// Blocks of sources: how their numbers are visited, and moved into the parts of a front. Called by everything that loads
+// a front (load.hpp, fronts.hpp, gathering.hpp) and by the solves (solve.hpp), which read Jacobians from the sources.
 #pragma once
 #include "plan_view.hpp"
 #include "vec.hpp"
@@ -46,7 +47,15 @@ void for_row(const Block& k, const T* src, int64_t row, Visit visit) {
     }
 }
 
-// Call run(length), with the length as a constant where it is a common one: loops of four numbers are slower than the numbers.
+// Call visit(j, value) for the pairs j that pair `row` of a front reads, with the entries of G.
+template <class T, class Visit>
+GNEWT_INLINE
+void for_reads(const Front& front, const T* sources, int64_t row, Visit visit) {
+    for (int32_t k = 0; k < front.shape.num_blocks; ++k)
+        if (front.shape.blocks[k].kind == kG) for_row(front.shape.blocks[k], sources + front.sources[k], row, visit);
+}
+
+// Call run(length), with the length as a constant where the length is common: short loops are slower than their bodies.
 template <class Run>
 GNEWT_INLINE
 void with_length(int64_t len, Run run) {
@@ -95,8 +104,8 @@ inline void place(const Block& k, const T* __restrict src, T* __restrict to, int
     });
 }
 
-// The same where only the upper triangle of the matrix counts. Packed lower triangles, which is what Hessians come as, go by 4 × 4 transposes;
-// numbers behind their rows land below the diagonal. `room`: how many sources there are from `src` on.
+// The same where only the upper triangle of the matrix counts. Hessians come as packed lower triangles: these go by
+// 4 × 4 transposes, and numbers behind their rows land below the diagonal. `room`: number of sources from `src` on.
 template <class T, bool ADD>
 inline void place_upper(const Block& k, const T* __restrict src, int64_t room, T* __restrict to, int64_t ld) {
     const bool triangle = k.transposed && k.len == 1 && k.dlen == 1 && k.row == k.col;
