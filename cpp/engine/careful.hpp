@@ -22,8 +22,8 @@ public:
 
     using Base::scratch_size;
 
-    // Take the pair of a state and its dual, if the dual has no diagonal entry: [[L, -1], [-1, 0]] has an inverse without
-    // division, so this pivot needs no test however large L is. To be called before `eliminate`.
+    // Take the pair of a state and its dual, if the dual has no diagonal entry: [[L, -1], [-1, 0]] has an inverse
+    // without division, so this pivot needs no test however large L is. To be called before `eliminate`.
     void substitute(int64_t state, int64_t dual) {
         const int64_t x = f_.place[state], y = f_.place[dual];
         if (f_.bound[y] != 0) return;
@@ -33,7 +33,8 @@ public:
         pair(x, y);
     }
 
-    // Eliminate rows that have stable pivots; return the number of rows taken in all, or -1 where a number is not finite.
+    // Eliminate rows that have stable pivots; return the number of rows taken in all, or -1 where a number is not
+    // finite.
     int64_t eliminate() {
         update();
         clean();
@@ -53,8 +54,8 @@ public:
     bool lost() const { return lost_; }
 
 private:
-    // Take pivots until there is none; false where a number is not finite. A row that fails is looked at again after the
-    // others: a pivot taken meanwhile may have changed the row.
+    // Take pivots until there is none; false where a number is not finite. A row that fails is looked at again after
+    // the others: a pivot taken meanwhile may have changed the row.
     bool search() {
         for (bool again = true; again && top_ < f_.candidates;) {
             again = false;
@@ -82,8 +83,8 @@ private:
         return true;
     }
 
-    // Make entries zero that are rounding of sources that cancelled, in rows with nothing on their diagonal: no bound would
-    // betray such rounding.
+    // Make entries zero that are rounding of sources that cancelled, in rows with nothing on their diagonal: no bound
+    // would betray such rounding.
     void clean() {
         for (int64_t c = top_; c < f_.candidates; ++c) {
             if (f_.bound[c] > 0) continue;
@@ -133,7 +134,8 @@ private:
         }
     }
 
-    // Decide whether row c alone, or with a partner, is a pivot that makes entries grow little. The rows are left in w and v.
+    // Decide whether row c alone, or with a partner, is a pivot that makes entries grow little. The rows are left in w
+    // and v.
     bool accept(int64_t c, int64_t& partner) {
         fetch(c, w_);
         if (good(w_, c)) return true;
@@ -144,7 +146,8 @@ private:
         return accept_pair(c, partner);
     }
 
-    // The row that is coupled most with row c, which is in w, by an entry that is more than noise; -1 where there is none.
+    // The row that is coupled most with row c, which is in w, by an entry that is more than noise; -1 where there is
+    // none.
     int64_t find_partner(int64_t c) {
         int64_t partner = -1;
         T best = 0;
@@ -158,8 +161,8 @@ private:
         return partner;
     }
 
-    // Duff and Reid's test on the 2×2 pivot P of the rows c and r, which are in w and v: |P⁻¹| times the largest entries
-    // outside P; and P must not be singular to rounding.
+    // Duff and Reid's test on the 2×2 pivot P of the rows c and r, which are in w and v: |P⁻¹| times the largest
+    // entries outside P; and P must not be singular to rounding.
     bool accept_pair(int64_t c, int64_t r) {
         const int64_t low = min(c, r), high = max(c, r);
         const T sc = unit_[c], sr = unit_[r], b = abs(w_[r]) * sr * sc;
@@ -203,8 +206,8 @@ private:
         advance(1);
     }
 
-    // Take the rows c and r, which are in w and v, as a 2×2 pivot. No test looked at their diagonal entries: noise there is
-    // passed on.
+    // Take the rows c and r, which are in w and v, as a 2×2 pivot. No test looked at their diagonal entries: noise
+    // there is passed on.
     void pair(int64_t c, int64_t r) {
         const int64_t k = top_, n = f_.n;
         exchange(k, c);

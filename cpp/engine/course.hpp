@@ -64,8 +64,8 @@ struct Course {
     T* factor;                // where the rows of L of this front go, if it takes the pivots of the plan
     int64_t num_waiting = 0;  // messages on the stack; those of the children of the next front are the last
     Tally tally;
-    // A row is lost: all of it is little of what was summed into it. Only noise that was followed from the leaves on can
-    // tell whether such a row is zero.
+    // A row is lost: all of it is little of what was summed into it. Only noise that was followed from the leaves on
+    // can tell whether such a row is zero.
     bool lost = false;
     Buffer<T> stack, z;  // z: right-hand sides as rows of L, at the unknowns that were eliminated
     Buffer<Message> waiting;

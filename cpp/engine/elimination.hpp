@@ -1,4 +1,5 @@
-// The elimination along a plan, front by front, from the leaves up; and the solution on the way down. Called by isa.inc.
+// The elimination along a plan, front by front, from the leaves up; and the solution on the way down. Called by
+// isa.inc.
 //
 // Fronts of a causal plan are eliminated quickly, and carefully where a pivot is in doubt. Fronts of a free plan hold
 // duals, and are all eliminated carefully.
@@ -35,7 +36,8 @@ public:
     }
 
 private:
-    // Write what the pivots say of H. Pairs of a free plan have one positive and one negative pivot each: they do not count.
+    // Write what the pivots say of H. Pairs of a free plan have one positive and one negative pivot each: they do not
+    // count.
     void report(Status status) {
         const Tally& tally = course_.tally;
         const bool causal = course_.plan.causal();
@@ -64,8 +66,8 @@ private:
             status = ascend(true);
             done = !course_.lost && status != kNonFinite && !careful_.nulls();
         }
-        // The quick form knows little of noise. A matrix that may be singular is eliminated again by the careful form, from
-        // the leaves on.
+        // The quick form knows little of noise. A matrix that may be singular is eliminated again by the careful form,
+        // from the leaves on.
         if (!done) {
             std::memset(call_.null, 0, size_t(plan.num_unknowns()));
             course_.begin_again();

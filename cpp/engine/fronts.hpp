@@ -2,9 +2,9 @@
 // elimination.hpp, for all fronts of a free plan and for the fronts of a causal plan that are in doubt.
 //
 // A causal front is primal-only: its pairs are substituted, x_p = F [u; ξ], without a division, and duals are never
-// computed; its inputs are eliminated by LDLᵀ with a test on every pivot. A front of a free plan holds duals. A front whose
-// pivots are not those of the plan leaves a record. Unknowns that find no stable pivot are delayed to the parent, where
-// they stand before the others.
+// computed; its inputs are eliminated by LDLᵀ with a test on every pivot. A front of a free plan holds duals. A front
+// whose pivots are not those of the plan leaves a record. Unknowns that find no stable pivot are delayed to the parent,
+// where they stand before the others.
 #pragma once
 #include "careful.hpp"
 #include "course.hpp"
@@ -19,8 +19,8 @@ class CarefulFronts {
 public:
     explicit CarefulFronts(Course<T>& course) : course_(course), call_(course.call), plan_(course.plan) { begin(true); }
 
-    // `mixed`: some fronts are eliminated quickly. The quick form needs to know what was summed into a diagonal, not how
-    // much of it may be noise.
+    // `mixed`: some fronts are eliminated quickly. The quick form needs to know what was summed into a diagonal, not
+    // how much of it may be noise.
     void begin(bool mixed) {
         mixed_ = mixed;
         const int64_t rows = plan_.rows_size();
@@ -54,7 +54,8 @@ public:
 private:
     using Search = Careful<T, Assembled<T>>;
 
-    // The parts of a front in work space: p pairs and [late | q | b], where `late` unknowns were delayed by the children.
+    // The parts of a front in work space: p pairs and [late | q | b], where `late` unknowns were delayed by the
+    // children.
     struct Parts {
         int64_t p, late, m, n, ld,
             ldp;  // m = late + q, n = m + b; leading dimensions of parts with n columns, and of PP

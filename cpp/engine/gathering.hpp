@@ -64,8 +64,8 @@ public:
         return true;
     }
 
-    // Add a leaf of one pair, x = f·ξ with the second derivative d, without a message: d f fᵀ. False where the leaf is not
-    // of this kind, or is in doubt. `f` is work space.
+    // Add a leaf of one pair, x = f·ξ with the second derivative d, without a message: d f fᵀ. False where the leaf is
+    // not of this kind, or is in doubt. `f` is work space.
     bool add_leaf(const Front& leaf, const T* sources, T* f) {
         const Shape& shape = leaf.shape;
         if (shape.p != 1 || shape.q || shape.flags & (kCross | kNested)) return false;
@@ -109,9 +109,8 @@ public:
     void begin_again() { front_ = -1, seen_ = 0; }
 
 private:
-    static GNEWT_INLINE
-    void add_scattered(int64_t from, int64_t to, T scale, const T* __restrict f, const int32_t* places,
-                       T* __restrict row) {
+    static GNEWT_INLINE void add_scattered(int64_t from, int64_t to, T scale, const T* __restrict f,
+                                           const int32_t* places, T* __restrict row) {
 #pragma GCC unroll 4
         for (int64_t j = from; j < to; ++j) row[places[j]] += scale * f[j];
     }
@@ -133,8 +132,8 @@ private:
         return abs(d) >= T(kDoubtful) * size;
     }
 
-    // Find where the separator of a leaf stands, and the longest run [begin, end) of it. False where runs do not ascend,
-    // or a pair is among the unknowns.
+    // Find where the separator of a leaf stands, and the longest run [begin, end) of it. False where runs do not
+    // ascend, or a pair is among the unknowns.
     bool place_runs(const Shape& shape, int64_t& begin, int64_t& end) {
         for (int32_t x = 0, last = p_ - 1; x < shape.num_runs; ++x) {
             const RunRecord& run = runs_of(shape)[x];

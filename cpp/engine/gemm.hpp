@@ -16,20 +16,17 @@ enum Triangle { kWhole, kUpper, kLower };
 
 // A row-major matrix in memory: its first number, and the distance from one row to the next.
 template <class T>
-struct ConstMatrix {
+struct ConstView {
     const T* at;
     int64_t ld;
-    GNEWT_INLINE
-    ConstMatrix from(int64_t i, int64_t j) const { return {at + i * ld + j, ld}; }
+    GNEWT_INLINE ConstView from(int64_t i, int64_t j) const { return {at + i * ld + j, ld}; }
 };
 template <class T>
-struct Matrix {
+struct View {
     T* at;
     int64_t ld;
-    GNEWT_INLINE
-    Matrix from(int64_t i, int64_t j) const { return {at + i * ld + j, ld}; }
-    GNEWT_INLINE
-    operator ConstMatrix<T>() const { return {at, ld}; }
+    GNEWT_INLINE View from(int64_t i, int64_t j) const { return {at + i * ld + j, ld}; }
+    GNEWT_INLINE operator ConstView<T>() const { return {at, ld}; }
 };
 
 // Rows that begin at ever larger distances, as those of a packed triangle do.
@@ -37,32 +34,27 @@ template <class T>
 struct Strided {
     const T* at;
     int64_t step, dstep = 0;
-    GNEWT_INLINE
-    const T* row(int64_t i) const { return at + i * step + dstep * (i * (i - 1) / 2); }
+    GNEWT_INLINE const T* row(int64_t i) const { return at + i * step + dstep * (i * (i - 1) / 2); }
     // The same rows as a matrix, where dstep is 0.
-    GNEWT_INLINE
-    ConstMatrix<T> matrix() const { return {at, step}; }
+    GNEWT_INLINE ConstView<T> view() const { return {at, step}; }
 };
 
 // Memory that is prefetched while something is computed, a little with every step: prefetches take no time there.
 struct Asking {
     const char* at;
     int64_t step;
-    GNEWT_INLINE
-    void next() {
+    GNEWT_INLINE void next() {
         __builtin_prefetch(at, 0, 3);
         at += step;
     }
 };
 struct Silent {
-    GNEWT_INLINE
-    void next() {}
+    GNEWT_INLINE void next() {}
 };
 
 // acc (+, -)= AᵀB with k rows of A and B; TRANSPOSED: acc (+, -)= AB.
 template <class T, int ROWS, int VECTORS, bool MINUS, bool TRANSPOSED, class Ask = Silent>
-GNEWT_INLINE
-void accumulate(Vec<T> (&acc)[ROWS][VECTORS], int64_t k, ConstMatrix<T> a, ConstMatrix<T> b, Ask&& ask = {}) {
+GNEWT_INLINE void accumulate(Vec<T> (&acc)[ROWS][VECTORS], int64_t k, ConstView<T> a, ConstView<T> b, Ask&& ask = {}) {
     const T *left_at = a.at, *right_at = b.at;
     for (int64_t l = 0; l < k; ++l, left_at += TRANSPOSED ? 1 : a.ld, right_at += b.ld) {
         ask.next();
@@ -84,8 +76,7 @@ void accumulate(Vec<T> (&acc)[ROWS][VECTORS], int64_t k, ConstMatrix<T> a, Const
 }
 
 template <class T, int ROWS, int VECTORS>
-GNEWT_INLINE
-void store_tile(const Vec<T> (&acc)[ROWS][VECTORS], Matrix<T> out) {
+GNEWT_INLINE void store_tile(const Vec<T> (&acc)[ROWS][VECTORS], View<T> out) {
 #pragma GCC unroll 8
     for (int i = 0; i < ROWS; ++i)
 #pragma GCC unroll 8
@@ -94,8 +85,7 @@ void store_tile(const Vec<T> (&acc)[ROWS][VECTORS], Matrix<T> out) {
 
 // OUT (=, C +, C -) AᵀB on one tile; `out` may be `c` itself.
 template <class T, int ROWS, int VECTORS, int UPDATE>
-GNEWT_INLINE
-void tile(int64_t k, ConstMatrix<T> a, ConstMatrix<T> b, ConstMatrix<T> c, Matrix<T> out) {
+GNEWT_INLINE void tile(int64_t k, ConstView<T> a, ConstView<T> b, ConstView<T> c, View<T> out) {
     Vec<T> acc[ROWS][VECTORS];
 #pragma GCC unroll 8
     for (int i = 0; i < ROWS; ++i)
@@ -110,8 +100,7 @@ constexpr int widest(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : kTileVec
 
 // Call run(column, tile width as a constant) so that tiles cover `cols` columns and no tile is narrow without need.
 template <class T, int MOST, class Run>
-GNEWT_INLINE
-void over_columns(int64_t cols, Run run) {
+GNEWT_INLINE void over_columns(int64_t cols, Run run) {
     constexpr int64_t w = kWidth<T>;
     int64_t j = 0, left = cols / w;
     for (; left > MOST + 1 || left == MOST; left -= MOST, j += MOST * w) run(j, Length<MOST>{});
@@ -128,8 +117,7 @@ void over_columns(int64_t cols, Run run) {
 
 // The product in ROWS rows and `cols` columns.
 template <class T, int ROWS, int UPDATE>
-GNEWT_INLINE
-void row_of_tiles(int64_t k, ConstMatrix<T> a, ConstMatrix<T> b, ConstMatrix<T> c, Matrix<T> out, int64_t cols) {
+GNEWT_INLINE void row_of_tiles(int64_t k, ConstView<T> a, ConstView<T> b, ConstView<T> c, View<T> out, int64_t cols) {
     over_columns<T, widest(ROWS)>(cols, [&](int64_t j, const auto width) GNEWT_LAMBDA {
         tile<T, ROWS, int(decltype(width)::value), UPDATE>(k, a, b.from(0, j), c.from(0, j), out.from(0, j));
     });
@@ -137,16 +125,14 @@ void row_of_tiles(int64_t k, ConstMatrix<T> a, ConstMatrix<T> b, ConstMatrix<T> 
 
 // Call run(first row, number of rows as a constant) for tiles that cover the rows [first, last).
 template <int ROWS, class Run>
-GNEWT_INLINE
-void last_rows(int64_t first, int64_t rows, Run run) {
+GNEWT_INLINE void last_rows(int64_t first, int64_t rows, Run run) {
     if (rows == ROWS)
         run(first, Length<ROWS>{});
     else if constexpr (ROWS > 1)
         last_rows<ROWS - 1>(first, rows, run);
 }
 template <class Run>
-GNEWT_INLINE
-void over_rows(int64_t first, int64_t last, Run run) {
+GNEWT_INLINE void over_rows(int64_t first, int64_t last, Run run) {
     for (; last - first >= kTileRows; first += kTileRows) run(first, Length<kTileRows>{});
     if (first < last) last_rows<kTileRows - 1>(first, last - first, run);
 }
@@ -161,9 +147,8 @@ struct Extent {
 // OUT[i, j] (=, C[i, j] +, C[i, j] -) Σ_l A[l, i] B[l, j], l in [0, k), on an extent. Columns are rounded up to whole
 // vectors and rows to tiles, so a little of the other triangle is written too: both must be scratch.
 template <class T, int UPDATE>
-GNEWT_INLINE
-void multiply_inline(int64_t k, const Extent& extent, ConstMatrix<T> a, ConstMatrix<T> b, ConstMatrix<T> c,
-                     Matrix<T> out) {
+GNEWT_INLINE void multiply_inline(int64_t k, const Extent& extent, ConstView<T> a, ConstView<T> b, ConstView<T> c,
+                                  View<T> out) {
     const int64_t cols = padded<T>(extent.cols);
     over_rows(extent.first, extent.last, [&](int64_t i, const auto rows) GNEWT_LAMBDA {
         const int64_t j = extent.triangle == kUpper ? floor_to_vector<T>(i) : 0,
@@ -174,15 +159,15 @@ void multiply_inline(int64_t k, const Extent& extent, ConstMatrix<T> a, ConstMat
 }
 
 template <class T, int UPDATE>
-__attribute__((noinline)) inline void multiply_call(int64_t k, const Extent extent, ConstMatrix<T> a, ConstMatrix<T> b,
-                                                    ConstMatrix<T> c, Matrix<T> out) {
+__attribute__((noinline)) inline void multiply_call(int64_t k, const Extent& extent, ConstView<T> a, ConstView<T> b,
+                                                    ConstView<T> c, View<T> out) {
     multiply_inline<T, UPDATE>(k, extent, a, b, c, out);
 }
 
 // FIXED: the sizes are constants where this is called, and every loop is to be unrolled there.
 template <class T, int UPDATE, bool FIXED>
-GNEWT_INLINE
-void multiply(int64_t k, const Extent& extent, ConstMatrix<T> a, ConstMatrix<T> b, ConstMatrix<T> c, Matrix<T> out) {
+GNEWT_INLINE void multiply(int64_t k, const Extent& extent, ConstView<T> a, ConstView<T> b, ConstView<T> c,
+                           View<T> out) {
     if constexpr (FIXED)
         multiply_inline<T, UPDATE>(k, extent, a, b, c, out);
     else
@@ -190,16 +175,14 @@ void multiply(int64_t k, const Extent& extent, ConstMatrix<T> a, ConstMatrix<T> 
 }
 // The same with C = OUT.
 template <class T, int UPDATE, bool FIXED>
-GNEWT_INLINE
-void multiply(int64_t k, const Extent& extent, ConstMatrix<T> a, ConstMatrix<T> b, Matrix<T> out) {
+GNEWT_INLINE void multiply(int64_t k, const Extent& extent, ConstView<T> a, ConstView<T> b, View<T> out) {
     multiply<T, UPDATE, FIXED>(k, extent, a, b, out, out);
 }
 
 // OUT = AᵀB, whole, while memory is prefetched.
 template <class T, class Ask>
-GNEWT_INLINE
-void multiply_asking_inline(int64_t k, int64_t rows, int64_t cols, ConstMatrix<T> a, ConstMatrix<T> b, Matrix<T> out,
-                            Ask ask) {
+GNEWT_INLINE void multiply_asking_inline(int64_t k, int64_t rows, int64_t cols, ConstView<T> a, ConstView<T> b,
+                                         View<T> out, Ask ask) {
     over_rows(0, rows, [&](int64_t i, const auto height) GNEWT_LAMBDA {
         constexpr int r = int(decltype(height)::value);
         over_columns<T, widest(r)>(padded<T>(cols), [&](int64_t j, const auto width) GNEWT_LAMBDA {
@@ -210,14 +193,13 @@ void multiply_asking_inline(int64_t k, int64_t rows, int64_t cols, ConstMatrix<T
     });
 }
 template <class T>
-__attribute__((noinline)) inline void multiply_asking_call(int64_t k, int64_t rows, int64_t cols, ConstMatrix<T> a,
-                                                           ConstMatrix<T> b, Matrix<T> out, Asking ask) {
+__attribute__((noinline)) inline void multiply_asking_call(int64_t k, int64_t rows, int64_t cols, ConstView<T> a,
+                                                           ConstView<T> b, View<T> out, Asking ask) {
     multiply_asking_inline<T>(k, rows, cols, a, b, out, ask);
 }
 template <class T, bool FIXED>
-GNEWT_INLINE
-void multiply_asking(int64_t k, int64_t rows, int64_t cols, ConstMatrix<T> a, ConstMatrix<T> b, Matrix<T> out,
-                     Asking ask = {nullptr, 0}) {
+GNEWT_INLINE void multiply_asking(int64_t k, int64_t rows, int64_t cols, ConstView<T> a, ConstView<T> b, View<T> out,
+                                  Asking ask = {nullptr, 0}) {
     if constexpr (FIXED)
         multiply_asking_inline<T>(k, rows, cols, a, b, out, Silent{});
     else
@@ -233,13 +215,12 @@ inline int64_t steps_of_multiply(int64_t k, int64_t rows, int64_t cols) {
 template <class T>
 struct Term {
     int64_t k;
-    ConstMatrix<T> a, b;
+    ConstView<T> a, b;
 };
 
 // OUT = plus - minus, the lower triangle of n rows.
 template <class T>
-GNEWT_INLINE
-void multiply_less_inline(int64_t n, const Term<T>& plus, const Term<T>& minus, Matrix<T> out) {
+GNEWT_INLINE void multiply_less_inline(int64_t n, const Term<T>& plus, const Term<T>& minus, View<T> out) {
     over_rows(0, n, [&](int64_t i, const auto rows) GNEWT_LAMBDA {
         constexpr int r = int(decltype(rows)::value);
         over_columns<T, widest(r)>(padded<T>(min(i + r, n)), [&](int64_t j, const auto width) GNEWT_LAMBDA {
@@ -252,13 +233,12 @@ void multiply_less_inline(int64_t n, const Term<T>& plus, const Term<T>& minus, 
     });
 }
 template <class T>
-__attribute__((noinline)) inline void multiply_less_call(int64_t n, const Term<T> plus, const Term<T> minus,
-                                                         Matrix<T> out) {
+__attribute__((noinline)) inline void multiply_less_call(int64_t n, const Term<T>& plus, const Term<T>& minus,
+                                                         View<T> out) {
     multiply_less_inline<T>(n, plus, minus, out);
 }
 template <class T, bool FIXED>
-GNEWT_INLINE
-void multiply_less(int64_t n, const Term<T>& plus, const Term<T>& minus, Matrix<T> out) {
+GNEWT_INLINE void multiply_less(int64_t n, const Term<T>& plus, const Term<T>& minus, View<T> out) {
     if constexpr (FIXED)
         multiply_less_inline<T>(n, plus, minus, out);
     else

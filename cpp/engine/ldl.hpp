@@ -14,13 +14,15 @@ constexpr int64_t kBlock = 8;   // rows of a block: their numbers on the diagona
 
 // Whether a diagonal entry kept its size: no more than four digits of what was summed into it are gone.
 template <class T>
-GNEWT_INLINE
-bool kept(T value, T size) { return abs(value) >= T(kDoubtful) * size; }
+GNEWT_INLINE bool kept(T value, T size) {
+    return abs(value) >= T(kDoubtful) * size;
+}
 
 // Whether entry (i, j) kept its size, in units in which the sizes on the diagonal are one.
 template <class T>
-GNEWT_INLINE
-bool kept(T value, T size_i, T size_j) { return abs(value) >= T(kDoubtful) * std::sqrt(size_i) * std::sqrt(size_j); }
+GNEWT_INLINE bool kept(T value, T size_i, T size_j) {
+    return abs(value) >= T(kDoubtful) * std::sqrt(size_i) * std::sqrt(size_j);
+}
 
 // Whether a row of a whole matrix is lost: none of its entries kept its size.
 template <class T>
@@ -45,8 +47,8 @@ inline bool renew_weights(int64_t n, const T* a, int64_t ld, T* weight) {
     return true;
 }
 
-// Whether a whole symmetric matrix has a bare row: a row that is not zero, with nothing on its diagonal that would betray
-// noise in the row.
+// Whether a whole symmetric matrix has a bare row: a row that is not zero, with nothing on its diagonal that would
+// betray noise in the row.
 template <class T>
 inline bool bare_row(int64_t n, const T* a, int64_t ld) {
     for (int64_t i = 0; i < n; ++i)
@@ -55,8 +57,8 @@ inline bool bare_row(int64_t n, const T* a, int64_t ld) {
     return false;
 }
 
-// size[j] += Σ_k |L[k, j]² d_k|, for pivots of both signs: what they subtract from a diagonal entry may cancel. What pivots
-// of one sign subtract shows in what is left of the entry.
+// size[j] += Σ_k |L[k, j]² d_k|, for pivots of both signs: what they subtract from a diagonal entry may cancel. What
+// pivots of one sign subtract shows in what is left of the entry.
 template <class T>
 inline void add_subtracted(const T* rows, int64_t q, int64_t n, T* size) {
     for (int64_t k = 0; k < q; ++k, rows += n) {
@@ -91,8 +93,8 @@ inline bool lost_row(const Rows<T>& rows, int64_t q) {
     return k < q;
 }
 
-// Whether large numbers in the rows [first, last) of L are harmless: what they subtract from a diagonal entry is no larger
-// than the entry, up to 1 / kThreshold. In a definite matrix they always are.
+// Whether large numbers in the rows [first, last) of L are harmless: what they subtract from a diagonal entry is no
+// larger than the entry, up to 1 / kThreshold. In a definite matrix they always are.
 template <class T>
 inline bool grows_little(const Rows<T>& rows, int64_t q, int64_t first, int64_t last) {
     for (int64_t k = first; k < last; ++k) {
@@ -116,8 +118,7 @@ struct Pivots {
 // between(k as a constant) is called behind the k-th pivot, for work that need not wait. LOWER: the lower triangle is
 // given.
 template <class T, int M, bool LOWER, class Between>
-GNEWT_INLINE
-void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out, Between between) {
+GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out, Between between) {
     const T* r = rows.r + first * (rows.ld + 1);
     T a[M][M], squares = 0;
 #pragma GCC unroll 8
@@ -140,15 +141,13 @@ void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out, Between bet
     out.squares = squares;
 }
 template <class T, int M>
-GNEWT_INLINE
-void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out) {
+GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out) {
     find_pivots<T, M, false>(rows, first, out, [](auto) GNEWT_LAMBDA {});
 }
 
 // Whether these pivots pass their tests; and the right-hand sides as rows of L.
 template <class T, int M>
-GNEWT_INLINE
-bool test_pivots(const Rows<T>& rows, int64_t first, const Pivots<T>& pivots) {
+GNEWT_INLINE bool test_pivots(const Rows<T>& rows, int64_t first, const Pivots<T>& pivots) {
     const int64_t ld = rows.ld, columns = rows.columns;
     const T *d = pivots.d, *size = rows.size + first;
     bool good = true;
@@ -180,8 +179,7 @@ struct Standing {
     const T* r;
     int64_t ld;
     template <int M, int VECTORS>
-    GNEWT_INLINE
-    void get(int64_t j, Vec<T> (&u)[M][VECTORS]) const {
+    GNEWT_INLINE void get(int64_t j, Vec<T> (&u)[M][VECTORS]) const {
 #pragma GCC unroll 8
         for (int k = 0; k < M; ++k)
 #pragma GCC unroll 8
@@ -192,9 +190,8 @@ struct Standing {
 // Eliminate in VECTORS vectors of the M rows from `first` on, from column j on; the vectors stay in registers.
 // `largest`: the largest magnitudes in L, in every lane.
 template <class T, int M, int VECTORS, class Given>
-GNEWT_INLINE
-void use_pivots_strip(const Rows<T>& rows, int64_t first, int64_t j, int64_t q, const Pivots<T>& pivots,
-                      const Given& given, Vec<T>& largest) {
+GNEWT_INLINE void use_pivots_strip(const Rows<T>& rows, int64_t first, int64_t j, int64_t q, const Pivots<T>& pivots,
+                                   const Given& given, Vec<T>& largest) {
     constexpr int64_t w = kWidth<T>;
     const int64_t ld = rows.ld, n = rows.n, columns = rows.columns, gap = rows.gap;
     const bool stays = gap == 0 || j >= q;
@@ -238,9 +235,8 @@ void use_pivots_strip(const Rows<T>& rows, int64_t first, int64_t j, int64_t q, 
 
 // Eliminate in all columns of the M rows from `begin` on. Whether the pivots pass their tests.
 template <class T, int M, class Given>
-GNEWT_INLINE
-bool use_pivots(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q, const Pivots<T>& pivots,
-                const Given& given, Vec<T>& largest) {
+GNEWT_INLINE bool use_pivots(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q, const Pivots<T>& pivots,
+                             const Given& given, Vec<T>& largest) {
     constexpr int sums = kTileRows * kTileVectors, most = Given::ready || sums < 2 * M ? 1
                                                           : sums < 4 * M               ? sums / M
                                                                                        : 4;
@@ -290,11 +286,10 @@ struct PanelTests {
     Vec<T> largest{};   // the largest magnitudes in the rest of L, in every lane
 };
 
-// The last tests on the rows [first, last). Where a test fails, the pivots are put on the diagonal of `r`: lost_row looks
-// at these rows.
+// The last tests on the rows [first, last). Where a test fails, the pivots are put on the diagonal of `r`: lost_row
+// looks at these rows.
 template <class T>
-GNEWT_INLINE
-bool passes(const Rows<T>& rows, int64_t q, int64_t first, int64_t last, const PanelTests<T>& tests) {
+GNEWT_INLINE bool passes(const Rows<T>& rows, int64_t q, int64_t first, int64_t last, const PanelTests<T>& tests) {
     T top = 0;
     for (int64_t j = 0; j < kWidth<T>; ++j) top = max(top, tests.largest[j]);
     const bool small = tests.small & (top <= T(1 / kThreshold));
@@ -305,8 +300,7 @@ bool passes(const Rows<T>& rows, int64_t q, int64_t first, int64_t last, const P
 
 // Count the pivots, which are on the diagonal of out[q, n]; whether there are pivots of both signs.
 template <class T, int Q>
-GNEWT_INLINE
-bool count_pivots(const T* out, int64_t q, int64_t n, Tally& tally) {
+GNEWT_INLINE bool count_pivots(const T* out, int64_t q, int64_t n, Tally& tally) {
     const int64_t above = tally.positive, below = tally.negative;
     if constexpr (Q > 0) {
         T d[Q];
@@ -322,9 +316,8 @@ bool count_pivots(const T* out, int64_t q, int64_t n, Tally& tally) {
 // Eliminate the block of rows [k, end) in all columns: pivots, tests, rows of L. `meanwhile` is called while the pivots
 // of the first block are waited for.
 template <class T, int Q, class Meanwhile>
-GNEWT_INLINE
-void eliminate_block(const Rows<T>& rows, int64_t q, int64_t k, int64_t end, PanelTests<T>& tests,
-                     Meanwhile meanwhile) {
+GNEWT_INLINE void eliminate_block(const Rows<T>& rows, int64_t q, int64_t k, int64_t end, PanelTests<T>& tests,
+                                  Meanwhile meanwhile) {
     const int64_t begin = floor_to_vector<T>(end < q ? end : q + rows.gap);
     Pivots<T> pivots;
     const Standing<T> given{rows.r + k * rows.ld, rows.ld};
@@ -344,14 +337,14 @@ void eliminate_block(const Rows<T>& rows, int64_t q, int64_t k, int64_t end, Pan
     if (!tests.good) use_pivots_before(rows, k, end, begin, pivots);
 }
 
-// Subtract what the panel of rows [first, last) eliminates from the other rows. Behind the last panel, what is left goes
-// straight to `schur`.
+// Subtract what the panel of rows [first, last) eliminates from the other rows. Behind the last panel, what is left
+// goes straight to `schur`.
 template <class T, bool FIXED>
-GNEWT_INLINE
-void apply_panel(const Rows<T>& rows, int64_t q, int64_t first, int64_t last, Triangle triangle, Matrix<T> schur) {
+GNEWT_INLINE void apply_panel(const Rows<T>& rows, int64_t q, int64_t first, int64_t last, Triangle triangle,
+                              View<T> schur) {
     const int64_t n = rows.n, ld = rows.ld, at = q + rows.gap;
-    const ConstMatrix<T> l{rows.out + first * n, n}, u{rows.r + first * ld, ld};
-    const Matrix<T> r{rows.r, ld}, rest = r.from(q, at);
+    const ConstView<T> l{rows.out + first * n, n}, u{rows.r + first * ld, ld};
+    const View<T> r{rows.r, ld}, rest = r.from(q, at);
     const Extent stays{0, n - q, triangle, n - q};
     if (last < q) {
         multiply<T, kSubtract, FIXED>(last - first, {last, q, kUpper, at + n - q}, l, u, r);
@@ -361,17 +354,16 @@ void apply_panel(const Rows<T>& rows, int64_t q, int64_t first, int64_t last, Tr
     }
 }
 
-// Eliminate the first q rows. These rows hold the upper triangle; of the other rows `triangle` is given, and of the Schur
-// complement the same triangle is computed.
+// Eliminate the first q rows. These rows hold the upper triangle; of the other rows `triangle` is given, and of the
+// Schur complement the same triangle is computed.
 //
-// On return rows.out and rows.y are filled, `schur` is the Schur complement, and rho[:, q..] belongs to it. Q: the rows,
-// at most kBlock, where they and all sizes are constants, else 0. FIXED: products are to be unrolled as well. False where
-// a test failed: then `schur` and `tally` are as they were. `meanwhile` is called while the first pivots are waited for:
-// it may compute the other rows.
+// On return rows.out and rows.y are filled, `schur` is the Schur complement, and rho[:, q..] belongs to it. Q: the
+// rows, at most kBlock, where they and all sizes are constants, else 0. FIXED: products are to be unrolled as well.
+// False where a test failed: then `schur` and `tally` are as they were. `meanwhile` is called while the first pivots
+// are waited for: it may compute the other rows.
 template <class T, int Q, bool FIXED, class Meanwhile>
-GNEWT_INLINE
-bool eliminate_rows(const Rows<T>& rows, int64_t q, Triangle triangle, Matrix<T> schur, Tally& tally,
-                    Meanwhile meanwhile) {
+GNEWT_INLINE bool eliminate_rows(const Rows<T>& rows, int64_t q, Triangle triangle, View<T> schur, Tally& tally,
+                                 Meanwhile meanwhile) {
     static_assert(Q <= kBlock);
     const int64_t n = rows.n, ld = rows.ld, at = q + rows.gap;
     T *r = rows.r, *out = rows.out;

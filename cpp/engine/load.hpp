@@ -24,7 +24,7 @@ inline bool indefinite(const Call<T>& call, const Front& front, const Messages<T
 // F := (I - G)⁻¹F, from the last pair, which reads no other pair, to the first. `spread` gets the magnitudes that went
 // into F. Both are [p, ld], of which n columns count.
 template <class T>
-inline void unfold(const Call<T>& call, const Front& front, int64_t n, Matrix<T> f, T* spread) {
+inline void unfold(const Call<T>& call, const Front& front, int64_t n, View<T> f, T* spread) {
     const int64_t ld = f.ld;
     for (int64_t i = 0; i < front.shape.p * ld; ++i) spread[i] = abs(f.at[i]);
     for (int64_t row = front.shape.p - 1; row >= 0; --row)
@@ -37,15 +37,14 @@ inline void unfold(const Call<T>& call, const Front& front, int64_t n, Matrix<T>
 // Where the sources of pairs go. `dense`: blocks cover F exactly once and are written, not added.
 template <class T>
 struct PairParts {
-    Matrix<T> f, pp, c;
+    View<T> f, pp, c;
     T* weight;
     bool dense;
 };
 
 // Load F, PP and C; return the first block that goes to R.
 template <class T>
-GNEWT_INLINE
-int32_t load_pairs(const Call<T>& call, const Front& front, const PairParts<T>& to) {
+GNEWT_INLINE int32_t load_pairs(const Call<T>& call, const Front& front, const PairParts<T>& to) {
     const Shape& shape = front.shape;
     int32_t k = 0;
     for (; k < shape.num_blocks && shape.blocks[k].kind != kR; ++k) {
@@ -70,7 +69,7 @@ int32_t load_pairs(const Call<T>& call, const Front& front, const PairParts<T>& 
 // blocks of R are written, not added. Never inlined: this function needs the registers for itself.
 template <class T>
 __attribute__((noinline)) inline void load_sources(const Call<T>& call, const Front& front, const PairParts<T>& pairs,
-                                                   bool apart, Matrix<T> rest, T* size) {
+                                                   bool apart, View<T> rest, T* size) {
     const Shape& shape = front.shape;
     if (shape.p && !pairs.dense) std::memset(pairs.f.at, 0, size_t(shape.p * pairs.f.ld) * sizeof(T));
     int32_t k = load_pairs(call, front, pairs);

@@ -129,8 +129,8 @@ struct Precision<float> {
 // A pivot may make entries grow by at most 1 / kThreshold. The value is Duff and Reid's (1983): two digits are a small
 // price for pivots that stay where the plan has them. kkt/engines/reference/pivots.py has the same value.
 constexpr double kThreshold = 0.01;
-// An entry below kNoise · eps · (what was summed into it) counts as zero. The value leaves room for the sums of a front,
-// whose rounding errors add up to a few eps. kkt/engines/reference/pivots.py has the same value.
+// An entry below kNoise · eps · (what was summed into it) counts as zero. The value leaves room for the sums of a
+// front, whose rounding errors add up to a few eps. kkt/engines/reference/pivots.py has the same value.
 constexpr double kNoise = 32.0;
 // An entry below this share of what was summed into it has cancelled: one digit is gone, and the careful elimination
 // takes such an entry last.

@@ -1,5 +1,5 @@
-// Messages: Schur complements that wait on a stack until their parent takes them; and how they are added to the parts of
-// the parent. Both eliminations write messages; quick.hpp, fronts.hpp and gathering.hpp add them.
+// Messages: Schur complements that wait on a stack until their parent takes them; and how they are added to the parts
+// of the parent. Both eliminations write messages; quick.hpp, fronts.hpp and gathering.hpp add them.
 #pragma once
 #include "gemm.hpp"
 #include "plan_view.hpp"
@@ -28,8 +28,7 @@ struct MessageParts {
     T* carried;  // [m, columns] right-hand sides
 };
 template <class T>
-GNEWT_INLINE
-MessageParts<T> message_parts(T* at, int64_t m) {
+GNEWT_INLINE MessageParts<T> message_parts(T* at, int64_t m) {
     const int64_t ld = padded<T>(m);
     return {at, ld, at + m * ld, at + (m + 1) * ld};
 }
@@ -47,7 +46,7 @@ struct Rhs {
 template <class T>
 struct PairTargets {
     int64_t p;
-    Matrix<T> pp, c;
+    View<T> pp, c;
     Rhs<T> v;
     T* weight;
 };
@@ -56,7 +55,7 @@ struct PairTargets {
 template <class T>
 struct RestTargets {
     int64_t p;
-    Matrix<T> r;
+    View<T> r;
     Rhs<T> rho;
     T* size;
 };
@@ -135,10 +134,10 @@ private:
 
         T entry(int64_t i, int64_t j) const { return this->schur[i * this->ld + j]; }
 
-        // Add the rows of run x and the columns of run y to the upper triangle of `to`. The rectangle is transposed where
-        // the parent has the runs in the other order: by strips, so that lines that are written stay in the cache.
-        GNEWT_INLINE
-        void add_rectangle(int32_t x, int32_t y, Matrix<T> to) const {
+        // Add the rows of run x and the columns of run y to the upper triangle of `to`. The rectangle is transposed
+        // where the parent has the runs in the other order: by strips, so that lines that are written stay in the
+        // cache.
+        GNEWT_INLINE void add_rectangle(int32_t x, int32_t y, View<T> to) const {
             constexpr int32_t strip = 8;
             const int32_t rows = runs[x].length, cols = runs[y].length;
             const T* from = this->schur + (delayed + runs[x].start) * this->ld + delayed + runs[y].start;
@@ -155,8 +154,7 @@ private:
 
     // Call visit(message, place of its delayed unknowns in the parent) for all messages.
     template <class Visit>
-    GNEWT_INLINE
-    void for_all(Visit visit) const {
+    GNEWT_INLINE void for_all(Visit visit) const {
         int64_t delayed_at = 0;
         for (int32_t k = 0; k < count; ++k) {
             const Shape child = plan.front(first[k].front).shape;
@@ -169,8 +167,8 @@ private:
     }
 
     // Add the right-hand sides and sizes of one run, whose first row has the place `home`.
-    GNEWT_INLINE
-    void add_run(const Received& from, const RunRecord& rows, int64_t home, const Rhs<T>& rhs, T* sizes) const {
+    GNEWT_INLINE void add_run(const Received& from, const RunRecord& rows, int64_t home, const Rhs<T>& rhs,
+                              T* sizes) const {
         for (int64_t i = 0, row = from.delayed + rows.start; i < rows.length; ++i, ++row) {
             T* to = rhs.at + (home + i) * rhs.row_step;
             for (int64_t j = 0; j < columns; ++j) to[j * rhs.column_step] += from.carried[row * columns + j];

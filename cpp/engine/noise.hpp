@@ -18,8 +18,8 @@ constexpr int64_t kProbes = kLineBytes / int64_t(sizeof(T));
 template <class T>
 constexpr T kMargin = sizeof(T) == 8 ? T(1e4) : T(10);
 
-// A leading dimension for rows of n numbers. Rows of a wide front must not begin at multiples of 512 bytes: numbers below
-// each other would fall into the same few lines of the cache.
+// A leading dimension for rows of n numbers. Rows of a wide front must not begin at multiples of 512 bytes: numbers
+// below each other would fall into the same few lines of the cache.
 template <class T>
 inline int64_t spaced(int64_t n) {
     const int64_t ld = padded<T>(n);
@@ -49,8 +49,8 @@ inline T long_dot(const T* x, const T* y, int64_t n) {
 
 // A front whose first `candidates` rows are to be eliminated, where their elimination is stable.
 //
-// An entry (i, j) that is no larger than rounding of √(bound[i]·bound[j]) counts as zero: in sums of squares no more than
-// this product went into the entry.
+// An entry (i, j) that is no larger than rounding of √(bound[i]·bound[j]) counts as zero: in sums of squares no more
+// than this product went into the entry.
 template <class T>
 struct CarefulFront {
     T* r;  // [n, ld] row-major upper; right-hand sides and then probes (write_probes) stand in the columns n..
@@ -138,11 +138,11 @@ struct CarefulFront {
     }
     static int64_t scratch_of_noise(int64_t n) { return n * kTileVectors * kWidth<T>; }
 
-    // An upper bound of the uncertainty of row c, which is in w, from its probes; the bound may be far too large.
-    // The bound fails with a chance of one in 10⁹ (10¹⁶ in double precision). Probes are random right-hand sides with the
+    // An upper bound of the uncertainty of row c, which is in w, from its probes; the bound may be far too large. The
+    // bound fails with a chance of one in 10⁹ (10¹⁶ in double precision). Probes are random right-hand sides with the
     // noise as their variance: what the elimination leaves of probes has the uncertainty as its variance. A sum of
-    // independent uniform numbers is below ε of its deviation with a chance of at most 0.82 ε (Ball); the chance that all
-    // probes are is this chance to the power of their number, where ε² = 1 / kMargin.
+    // independent uniform numbers is below ε of its deviation with a chance of at most 0.82 ε (Ball); the chance that
+    // all probes are is this chance to the power of their number, where ε² = 1 / kMargin.
     T likely_uncertainty(int64_t c, const T* w) const {
         if (!probes) return T(HUGE_VAL);
         T top = 0;

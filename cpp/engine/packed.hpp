@@ -6,8 +6,8 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// Rows of A and B at most, and rows of C for which all of B is gone through. With AVX2 a strip of B then takes 6 KiB and
-// the columns of A 8 KiB: both stay in a first cache of 32 KiB.
+// Rows of A and B at most, and rows of C for which all of B is gone through. With AVX2 a strip of B then takes 6 KiB
+// and the columns of A 8 KiB: both stay in a first cache of 32 KiB.
 constexpr int64_t kPackedRows = 64, kPackedBlock = 4 * kTileRows;
 // Bytes of a row from which on copies pay: 400 doubles.
 constexpr int64_t kPackedBytes = 3200;
@@ -15,7 +15,8 @@ constexpr int64_t kPackedBytes = 3200;
 template <class T>
 constexpr int64_t kStrip = kTileVectors * kWidth<T>;  // columns of a tile
 
-// Whether copies pay for the upper triangle of so many rows. Tiles of eight rows read long enough pieces without copies.
+// Whether copies pay for the upper triangle of so many rows. Tiles of eight rows read long enough pieces without
+// copies.
 template <class T>
 constexpr bool pays_to_pack(int64_t rows) {
     return kTileRows < 8 && rows * int64_t(sizeof(T)) >= kPackedBytes;
@@ -29,8 +30,7 @@ inline int64_t packed_size(int64_t cols) {
 
 // Copy k rows of B into strips: `strips` of them, the first one from the column `begin` on.
 template <class T>
-GNEWT_INLINE
-void pack_strips(int64_t k, int64_t strips, int64_t begin, ConstMatrix<T> b, T* to) {
+GNEWT_INLINE void pack_strips(int64_t k, int64_t strips, int64_t begin, ConstView<T> b, T* to) {
     constexpr int64_t w = kWidth<T>, wide = kStrip<T>;
     for (int64_t l = 0; l < k; ++l)
         for (int64_t s = 0; s < strips; ++s)
@@ -41,19 +41,18 @@ void pack_strips(int64_t k, int64_t strips, int64_t begin, ConstMatrix<T> b, T* 
 
 // Copy the columns [top, whole) of k rows of A, as many at a time as a tile has rows.
 template <class T>
-GNEWT_INLINE
-void pack_columns(int64_t k, int64_t top, int64_t whole, ConstMatrix<T> a, T* to) {
+GNEWT_INLINE void pack_columns(int64_t k, int64_t top, int64_t whole, ConstView<T> a, T* to) {
     for (int64_t i = top; i < whole; i += kTileRows)
         for (int64_t l = 0; l < k; ++l)
 #pragma GCC unroll 8
             for (int64_t r = 0; r < kTileRows; ++r) to[(i - top) * k + l * kTileRows + r] = a.at[l * a.ld + i + r];
 }
 
-// C[i, j] (+, -)= Σ_l A[l, i] B[l, j] for i in [first, last), j in [i, cols), with k <= kPackedRows. Columns are rounded
-// up to whole vectors, and a little of the other triangle is written too. `scratch`: packed_size(cols).
+// C[i, j] (+, -)= Σ_l A[l, i] B[l, j] for i in [first, last), j in [i, cols), with k <= kPackedRows. Columns are
+// rounded up to whole vectors, and a little of the other triangle is written too. `scratch`: packed_size(cols).
 template <class T, int UPDATE>
-__attribute__((noinline)) inline void multiply_packed(int64_t k, const Extent extent, ConstMatrix<T> a,
-                                                      ConstMatrix<T> b, Matrix<T> c, T* scratch) {
+__attribute__((noinline)) inline void multiply_packed(int64_t k, const Extent& extent, ConstView<T> a, ConstView<T> b,
+                                                      View<T> c, T* scratch) {
     constexpr int64_t wide = kStrip<T>, size = kTileRows;
     const int64_t end = padded<T>(extent.cols), begin = floor_to_vector<T>(extent.first), strips = (end - begin) / wide,
                   behind = begin + strips * wide;
@@ -78,8 +77,7 @@ __attribute__((noinline)) inline void multiply_packed(int64_t k, const Extent ex
 
 // The same for any k, packed where copies pay. `extent` is upper.
 template <class T, int UPDATE>
-inline void multiply_upper(int64_t k, const Extent& extent, ConstMatrix<T> a, ConstMatrix<T> b, Matrix<T> c,
-                           T* scratch) {
+inline void multiply_upper(int64_t k, const Extent& extent, ConstView<T> a, ConstView<T> b, View<T> c, T* scratch) {
     if (!pays_to_pack<T>(extent.last - extent.first)) {
         if (k) multiply<T, UPDATE, false>(k, extent, a, b, c);
         return;
@@ -91,7 +89,7 @@ inline void multiply_upper(int64_t k, const Extent& extent, ConstMatrix<T> a, Co
 // W = PP·F for a whole, symmetric PP [p, p] and F, W [p, n]. Nodes that are only ever multiplied by something have
 // PP = 0, and there may be many of them.
 template <class T>
-inline void multiply_pairs(int64_t p, int64_t n, ConstMatrix<T> pp, ConstMatrix<T> f, Matrix<T> w) {
+inline void multiply_pairs(int64_t p, int64_t n, ConstView<T> pp, ConstView<T> f, View<T> w) {
     bool any = false;
     for (int64_t i = 0; i < p && !any; ++i)
         for (int64_t j = 0; j < p; ++j) any |= pp.at[i * pp.ld + j] != 0;

@@ -1,5 +1,5 @@
-// The rows of a front that is eliminated carefully, by panels: a row is brought up to date when the search looks at it, the
-// rest of the matrix once per panel. The base of Careful (careful.hpp), which decides on pivots.
+// The rows of a front that is eliminated carefully, by panels: a row is brought up to date when the search looks at it,
+// the rest of the matrix once per panel. The base of Careful (careful.hpp), which decides on pivots.
 #pragma once
 #include "ldl.hpp"
 #include "noise.hpp"
@@ -47,14 +47,14 @@ protected:
 
     // Subtract from row c, whose column j is at `row`, what the panel eliminates in the columns from j on.
     void apply(int64_t c, int64_t j, T* row) const {
-        const Matrix<T> out{row, f_.ld};
+        const View<T> out{row, f_.ld};
         row_of_tiles<T, 1, kSubtract>(top_ - first_, {f_.l + first_ * f_.n + c, f_.n},
                                       {f_.r + first_ * f_.ld + j, f_.ld}, out, out, end_ - j);
     }
 
-    // Whether row c is bare: nothing was ever added to its diagonal, so its bound says nothing of noise in the row. (A 2×2
-    // pivot may change a bare row: where one partner is coupled with the row, and the other partner with something else.)
-    // Rows of duals do not count: they are bare as a rule.
+    // Whether row c is bare: nothing was ever added to its diagonal, so its bound says nothing of noise in the row. (A
+    // 2×2 pivot may change a bare row: where one partner is coupled with the row, and the other partner with something
+    // else.) Rows of duals do not count: they are bare as a rule.
     bool bare(int64_t c) const { return f_.bound[c] == 0 && f_.ids[c] < f_.primal; }
 
     // Make entry (c, i) zero where the panel, which has just been applied to it, left rounding only.
@@ -81,8 +81,8 @@ protected:
         first_ = top_;
     }
 
-    // Find units, and copy the diagonal. Growth is measured in units in which the bounds on the diagonal are one, so that
-    // growth does not depend on the user's units. A row without a bound is measured by its largest entry.
+    // Find units, and copy the diagonal. Growth is measured in units in which the bounds on the diagonal are one, so
+    // that growth does not depend on the user's units. A row without a bound is measured by its largest entry.
     void find_units() {
         const T* bound = f_.bound;
         bool all = true;
@@ -173,8 +173,8 @@ protected:
     int64_t first_ = 0, top_ = 0;  // the panel: rows from first_ to top_ are taken, but not applied to the others yet
 
 private:
-    // Rows of a panel. A row is brought up to date with the panel whenever the search looks at it: long panels pay where
-    // the product that applies a panel outweighs these looks.
+    // Rows of a panel. A row is brought up to date with the panel whenever the search looks at it: long panels pay
+    // where the product that applies a panel outweighs these looks.
     static constexpr int64_t kRows = 16, kWideRows = 32;
 
     const int64_t most_;

@@ -1,5 +1,6 @@
-// Prefetching. The sources of a front lie far from those of the front before, in no order that the hardware guesses: the
-// quick elimination (quick.hpp, chain.hpp) asks for the sources of the next front while the present one is eliminated.
+// Prefetching. The sources of a front lie far from those of the front before, in no order that the hardware guesses:
+// the quick elimination (quick.hpp, chain.hpp) asks for the sources of the next front while the present one is
+// eliminated.
 #pragma once
 #include "blocks.hpp"
 
@@ -8,8 +9,7 @@ namespace GNEWT_ISA {
 
 // Ask for cache lines, four at a time: one at a time would take as many instructions as a small front has arithmetic.
 template <bool WRITE>
-GNEWT_INLINE
-void ask_for_lines(const char* p, int64_t count) {
+GNEWT_INLINE void ask_for_lines(const char* p, int64_t count) {
     const char* end = p + count * kLineBytes;
     for (; p + 3 * kLineBytes < end; p += 4 * kLineBytes) {
 #pragma GCC unroll 4
@@ -18,13 +18,12 @@ void ask_for_lines(const char* p, int64_t count) {
     for (; p < end; p += kLineBytes) __builtin_prefetch(p, WRITE, WRITE ? 3 : 2);
 }
 template <bool WRITE, class T>
-GNEWT_INLINE
-void ask_for(const T* p, int64_t length) {
+GNEWT_INLINE void ask_for(const T* p, int64_t length) {
     ask_for_lines<WRITE>(reinterpret_cast<const char*>(p), (length * int64_t(sizeof(T)) + kLineBytes - 1) / kLineBytes);
 }
 
-// The cache lines that the blocks of a front are in, counted from where the blocks begin: the same lines, or nearly, for
-// all fronts of a shape.
+// The cache lines that the blocks of a front are in, counted from where the blocks begin: the same lines, or nearly,
+// for all fronts of a shape.
 template <class T>
 class Ahead {
 public:
@@ -38,8 +37,7 @@ public:
     }
 
     // Where the i-th range of lines begins, if there is one; and its bytes for each of so many steps.
-    GNEWT_INLINE
-    const char* begin(const T* sources, const int32_t* starts, int i) const {
+    GNEWT_INLINE const char* begin(const T* sources, const int32_t* starts, int i) const {
         return reinterpret_cast<const char*>(sources + (i < count_ ? starts[ranges_[i].block] + ranges_[i].from : 0));
     }
     int64_t in_steps(int i, int64_t steps) const {
@@ -47,8 +45,7 @@ public:
     }
 
     // Ask for all ranges from `first` on. Inlined: a call without any visible effect would be left out.
-    GNEWT_INLINE
-    void ask(const T* sources, const int32_t* starts, int first = 0) const {
+    GNEWT_INLINE void ask(const T* sources, const int32_t* starts, int first = 0) const {
         for (int i = first; i < count_; ++i) ask_for_lines<false>(begin(sources, starts, i), ranges_[i].count());
     }
 

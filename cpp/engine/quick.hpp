@@ -1,10 +1,10 @@
-// The quick elimination of a causal plan, where nothing is in doubt: pairs are substituted, inputs are eliminated in the
-// order of the plan. Called by elimination.hpp.
+// The quick elimination of a causal plan, where nothing is in doubt: pairs are substituted, inputs are eliminated in
+// the order of the plan. Called by elimination.hpp.
 //
-// The quick form does not follow noise. Instead, every pivot is compared with what was summed into it. A pivot that lost
-// more than a few digits, or a row of L that makes entries grow, puts the front in doubt: the front is left as it was, for
-// the careful form (fronts.hpp), and the quick form goes on behind that front. A diagonal entry of pairs that lost digits
-// is no pivot: such an entry only stands for more noise from there on.
+// The quick form does not follow noise. Instead, every pivot is compared with what was summed into it. A pivot that
+// lost more than a few digits, or a row of L that makes entries grow, puts the front in doubt: the front is left as it
+// was, for the careful form (fronts.hpp), and the quick form goes on behind that front. A diagonal entry of pairs that
+// lost digits is no pivot: such an entry only stands for more noise from there on.
 #pragma once
 #include "chain.hpp"
 #include "course.hpp"
@@ -105,7 +105,8 @@ private:
         const int64_t ld = padded<T>(n), ldp = padded<T>(p), columns = course_.columns;
         return p * (ldp + columns + 1 + 4 * ld) + (rows + columns + 3) * ld + n * columns + 128;
     }
-    // Columns that fill up vectors are computed with, too: what a front uses of the work space must have been cleared once.
+    // Columns that fill up vectors are computed with, too: what a front uses of the work space must have been cleared
+    // once.
     void clear(const Shape& shape, bool straight) {
         const int64_t n = shape.q + shape.b, size = work_size(shape.p, n, straight ? 0 : shape.q + n);
         if (size <= cleared_) return;
@@ -191,8 +192,7 @@ private:
     }
 
     // Where the parts of a front are.
-    GNEWT_INLINE
-    QuickParts<T> lay_out(const Shape& shape, bool straight, const Messages<T>& children) {
+    GNEWT_INLINE QuickParts<T> lay_out(const Shape& shape, bool straight, const Messages<T>& children) {
         QuickParts<T> at;
         const int64_t p = at.p = shape.p, q = at.q = shape.q, n = at.n = shape.q + shape.b, columns = course_.columns;
         const int64_t ld = at.ld = padded<T>(n), ldp = at.ldp = padded<T>(p);
@@ -223,8 +223,7 @@ private:
     }
 
     // Put a front together: messages, sources, shift and right-hand sides.
-    GNEWT_INLINE
-    void assemble(const Front& front, const Messages<T>& children, QuickParts<T>& at) {
+    GNEWT_INLINE void assemble(const Front& front, const Messages<T>& children, QuickParts<T>& at) {
         const Shape& shape = front.shape;
         const int64_t p = at.p, q = at.q, n = at.n, ld = at.ld, columns = course_.columns;
         if (at.cross) {
@@ -258,10 +257,9 @@ private:
 
     // R += Fᵀ(PP·F + C) + CᵀF, with the right-hand sides of the pairs carried along; and what these terms add to the
     // diagonal at most. False where the front is in doubt.
-    GNEWT_INLINE
-    bool substitute(const QuickParts<T>& at) {
+    GNEWT_INLINE bool substitute(const QuickParts<T>& at) {
         const int64_t p = at.p, n = at.n, ld = at.ld, columns = course_.columns;
-        const Matrix<T> f{at.f, ld}, w{at.w, ld}, c{at.c, ld}, r{at.r, at.ldr}, rho{at.rho, ld};
+        const View<T> f{at.f, ld}, w{at.w, ld}, c{at.c, ld}, r{at.r, at.ldr}, rho{at.rho, ld};
         bool definite = true;
         if (!renew_pairs(at, definite)) return false;
         multiply_pairs<T>(p, n, {at.pp, at.ldp}, f, w);
@@ -288,8 +286,7 @@ private:
     }
 
     // Make PP whole and set its weights. False where PP is in doubt. `definite`: whether its diagonal is positive.
-    GNEWT_INLINE
-    bool renew_pairs(const QuickParts<T>& at, bool& definite) {
+    GNEWT_INLINE bool renew_pairs(const QuickParts<T>& at, bool& definite) {
         const int64_t p = at.p, ldp = at.ldp;
         bool all = true;
         for (int64_t i = 0; i < p; ++i) {
@@ -304,8 +301,7 @@ private:
     }
 
     // The test of `indefinite` (load.hpp) for a front with pairs, given W.
-    static GNEWT_INLINE
-    bool has_indefinite_diagonal(const QuickParts<T>& at) {
+    static GNEWT_INLINE bool has_indefinite_diagonal(const QuickParts<T>& at) {
         const T* h = at.rest();
         for (int64_t j = 0; j < at.q; ++j) {
             T sum = h[j * (at.ld + 1)];
@@ -316,18 +312,16 @@ private:
         return false;
     }
 
-    // size[j] += Σ_i weight[i] F[i, j]²: for a definite PP this bounds all that cancels in Fᵀ PP F. BOTH: for another PP
-    // the terms of FᵀW are added as well.
+    // size[j] += Σ_i weight[i] F[i, j]²: for a definite PP this bounds all that cancels in Fᵀ PP F. BOTH: for another
+    // PP the terms of FᵀW are added as well.
     template <bool BOTH>
-    static GNEWT_INLINE
-    void add_all_sizes(const QuickParts<T>& at) {
+    static GNEWT_INLINE void add_all_sizes(const QuickParts<T>& at) {
         int64_t j = 0;
         for (; j + 3 * kWidth<T> < at.n; j += 4 * kWidth<T>) add_sizes<4, BOTH>(at, j);
         for (; j < at.n; j += kWidth<T>) add_sizes<1, BOTH>(at, j);
     }
     template <int VECTORS, bool BOTH>
-    static GNEWT_INLINE
-    void add_sizes(const QuickParts<T>& at, int64_t first) {
+    static GNEWT_INLINE void add_sizes(const QuickParts<T>& at, int64_t first) {
         const T *f = at.magnitudes() + first, *w = at.w + first;
         T* size = at.size + first;
         Vec<T> sums[VECTORS];
@@ -344,10 +338,9 @@ private:
         for (int v = 0; v < VECTORS; ++v) store(size + v * kWidth<T>, sums[v]);
     }
 
-    // Eliminate the inputs, and write the message: the Schur complement takes the place of the children's, which are used
-    // up. False where the front is in doubt.
-    GNEWT_INLINE
-    bool pass_on(int32_t number, const Front& front, const QuickParts<T>& at) {
+    // Eliminate the inputs, and write the message: the Schur complement takes the place of the children's, which are
+    // used up. False where the front is in doubt.
+    GNEWT_INLINE bool pass_on(int32_t number, const Front& front, const QuickParts<T>& at) {
         const int64_t q = at.q, b = at.b, ld = at.ld, columns = course_.columns;
         course_.num_waiting -= front.num_children;
         const int64_t base = course_.stack_end(), end = base + message_size<T>(b, columns);
@@ -369,8 +362,7 @@ private:
     }
 
     // The lower triangle from the upper.
-    static GNEWT_INLINE
-    void mirror(int64_t n, T* a, int64_t ld) {
+    static GNEWT_INLINE void mirror(int64_t n, T* a, int64_t ld) {
         for (int64_t i = 0; i + 4 <= n; i += 4)
             for (int64_t j = 0; j <= i; j += 4) {
                 const T* from = a + j * ld + i;

@@ -6,8 +6,8 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// The integers with which a record begins. Behind them stand the names of the n rows, those of the taken rows first, the
-// names of the null rows, and the length of the whole record in integers.
+// The integers with which a record begins. Behind them stand the names of the n rows, those of the taken rows first,
+// the names of the null rows, and the length of the whole record in integers.
 struct RecordHeader {
     int32_t front, taken, n, nulls;
     int32_t planned;  // whether L stands where the plan has room for it

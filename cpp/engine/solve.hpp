@@ -1,7 +1,8 @@
 // Triangular solves with a factor: up the tree for another right-hand side, down the tree for the solution.
 //
-// Unknowns are named by slots (free plans: by their numbers); z [unknowns, columns] holds the right-hand sides as rows of L
-// where unknowns were eliminated, and the solution above them. Called by elimination.hpp, quick.hpp, stage.hpp, isa.inc.
+// Unknowns are named by slots (free plans: by their numbers); z [unknowns, columns] holds the right-hand sides as rows
+// of L where unknowns were eliminated, and the solution above them. Called by elimination.hpp, quick.hpp, stage.hpp,
+// isa.inc.
 #pragma once
 #include "blocks.hpp"
 #include "gemm.hpp"
@@ -14,13 +15,11 @@ namespace GNEWT_ISA {
 template <class T>
 struct FourRows {
     const T *a, *b, *c, *d;
-    GNEWT_INLINE
-    FourRows from(int64_t j) const { return {a + j, b + j, c + j, d + j}; }
+    GNEWT_INLINE FourRows from(int64_t j) const { return {a + j, b + j, c + j, d + j}; }
 };
 // The first `count` of four rows from `at` on; behind them stands the first row again.
 template <class T>
-GNEWT_INLINE
-FourRows<T> four_rows(const T* at, int64_t step, int64_t count = 4) {
+GNEWT_INLINE FourRows<T> four_rows(const T* at, int64_t step, int64_t count = 4) {
     return {at, at + (count > 1 ? step : 0), at + (count > 2 ? 2 * step : 0), at + (count > 3 ? 3 * step : 0)};
 }
 
@@ -29,30 +28,25 @@ template <class T>
 struct FourSums {
     Quad<T> s{}, t{}, u{}, v{}, rest{};
 
-    GNEWT_INLINE
-    void add_quad(const FourRows<T>& row, Quad<T> z) {
+    GNEWT_INLINE void add_quad(const FourRows<T>& row, Quad<T> z) {
         s += load4(row.a) * z;
         t += load4(row.b) * z;
         u += load4(row.c) * z;
         v += load4(row.d) * z;
     }
-    GNEWT_INLINE
-    void add_column(const FourRows<T>& row, T z) { rest += Quad<T>{*row.a, *row.b, *row.c, *row.d} * z; }
-    GNEWT_INLINE
-    void add(int64_t cols, const FourRows<T>& row, const T* z) {
+    GNEWT_INLINE void add_column(const FourRows<T>& row, T z) { rest += Quad<T>{*row.a, *row.b, *row.c, *row.d} * z; }
+    GNEWT_INLINE void add(int64_t cols, const FourRows<T>& row, const T* z) {
         int64_t j = 0;
         for (; j + 4 <= cols; j += 4) add_quad(row.from(j), load4(z + j));
         for (; j < cols; ++j) add_column(row.from(j), z[j]);
     }
-    GNEWT_INLINE
-    Quad<T> total() {
+    GNEWT_INLINE Quad<T> total() {
         transpose<T>(s, t, u, v);
         return rest + ((s + t) + (u + v));
     }
 };
 template <class T>
-GNEWT_INLINE
-Quad<T> four_rows_times(int64_t cols, const FourRows<T>& row, const T* z) {
+GNEWT_INLINE Quad<T> four_rows_times(int64_t cols, const FourRows<T>& row, const T* z) {
     FourSums<T> sums;
     sums.add(cols, row, z);
     return sums.total();
@@ -60,8 +54,7 @@ Quad<T> four_rows_times(int64_t cols, const FourRows<T>& row, const T* z) {
 
 // y (=, +=, -=) A z for a row-major A.
 template <class T, int UPDATE>
-GNEWT_INLINE
-void rows_times(int64_t rows, int64_t cols, ConstMatrix<T> a, const T* z, T* y) {
+GNEWT_INLINE void rows_times(int64_t rows, int64_t cols, ConstView<T> a, const T* z, T* y) {
     int64_t i = 0;
     const T* at = a.at;
     for (; i + 4 <= rows; i += 4, at += 4 * a.ld) {
@@ -76,8 +69,7 @@ void rows_times(int64_t rows, int64_t cols, ConstMatrix<T> a, const T* z, T* y) 
 
 // Solve with a unit upper triangle of M rows, whose numbers are kept in registers: L z = z, in place.
 template <class T, int M>
-GNEWT_INLINE
-void back_substitute_block(const T* l, int64_t n, T* z) {
+GNEWT_INLINE void back_substitute_block(const T* l, int64_t n, T* z) {
     T x[M];
 #pragma GCC unroll 4
     for (int k = 0; k < M; ++k) x[k] = z[k];
@@ -92,12 +84,11 @@ void back_substitute_block(const T* l, int64_t n, T* z) {
 // Solve for the first q of z[n], given the others, by the rows L [q, n] with a unit diagonal: four rows at a time, from
 // the last row to the first.
 template <class T>
-GNEWT_INLINE
-void back_substitute_rows(int64_t q, int64_t n, ConstMatrix<T> l, T* z) {
+GNEWT_INLINE void back_substitute_rows(int64_t q, int64_t n, ConstView<T> l, T* z) {
     int64_t k = q;
     if (q % 4) {
         k -= q % 4;
-        const ConstMatrix<T> block = l.from(k, k);
+        const ConstView<T> block = l.from(k, k);
         rows_times<T, kSubtract>(q - k, n - q, l.from(k, q), z + q, z + k);
         if (q % 4 == 1) back_substitute_block<T, 1>(block.at, block.ld, z + k);
         if (q % 4 == 2) back_substitute_block<T, 2>(block.at, block.ld, z + k);
@@ -114,8 +105,7 @@ void back_substitute_rows(int64_t q, int64_t n, ConstMatrix<T> l, T* z) {
 // Solve for M unknowns u, given the others, x, by the rows L [M, n] with a unit diagonal. `u` holds right-hand sides at
 // first, and stays in registers.
 template <class T, int M>
-GNEWT_INLINE
-void back_substitute_few(int64_t n, const T* l, const T* x, T (&u)[M]) {
+GNEWT_INLINE void back_substitute_few(int64_t n, const T* l, const T* x, T (&u)[M]) {
 #pragma GCC unroll 2
     for (int i = 0; i < M; i += 4) {
         const Quad<T> sums = four_rows_times(n - M, four_rows(l + i * n + M, n, M - i), x);
@@ -160,8 +150,7 @@ inline void substitute_pairs(const Front& front, const T* sources, T* x, const T
 
 // x -= Σ_j l[j] z[j], over `n` rows of z.
 template <class T>
-GNEWT_INLINE
-void subtract_rows(T* x, const T* l, const T* z, int64_t n, int64_t columns) {
+GNEWT_INLINE void subtract_rows(T* x, const T* l, const T* z, int64_t n, int64_t columns) {
     if (columns == 1)
         x[0] -= dot(l, z, n);
     else
@@ -170,8 +159,7 @@ void subtract_rows(T* x, const T* l, const T* z, int64_t n, int64_t columns) {
 
 // z[j] -= l[j] x, over `n` rows of z.
 template <class T>
-GNEWT_INLINE
-void subtract_multiples(T* z, const T* l, const T* x, int64_t n, int64_t columns) {
+GNEWT_INLINE void subtract_multiples(T* z, const T* l, const T* x, int64_t n, int64_t columns) {
     if (columns == 1)
         axpy(z, -x[0], l, n);
     else
@@ -179,14 +167,12 @@ void subtract_multiples(T* z, const T* l, const T* x, int64_t n, int64_t columns
 }
 
 template <class T>
-GNEWT_INLINE
-void gather(T* to, const T* z, const int32_t* ids, int64_t n, int64_t columns) {
+GNEWT_INLINE void gather(T* to, const T* z, const int32_t* ids, int64_t n, int64_t columns) {
     for (int64_t i = 0; i < n; ++i)
         for (int64_t c = 0; c < columns; ++c) to[i * columns + c] = z[ids[i] * columns + c];
 }
 template <class T>
-GNEWT_INLINE
-void scatter(const T* from, T* z, const int32_t* ids, int64_t n, int64_t columns) {
+GNEWT_INLINE void scatter(const T* from, T* z, const int32_t* ids, int64_t n, int64_t columns) {
     for (int64_t i = 0; i < n; ++i)
         for (int64_t c = 0; c < columns; ++c) z[ids[i] * columns + c] = from[i * columns + c];
 }

@@ -30,14 +30,13 @@ struct PairVectors {
     const T *weight, *v;
 };
 
-// Sums over the rows of F, in VECTORS vectors of columns: rho = Fᵀv, and size[j] = Σ_i weight[i] F[i, j]². For a definite
-// PP these sizes bound all that cancels in Fᵀ PP F.
+// Sums over the rows of F, in VECTORS vectors of columns: rho = Fᵀv, and size[j] = Σ_i weight[i] F[i, j]². For a
+// definite PP these sizes bound all that cancels in Fᵀ PP F.
 template <class T, int VECTORS>
 struct Sums {
     Vec<T> sizes[VECTORS] = {}, carried[VECTORS] = {};
 
-    GNEWT_INLINE
-    void add(int64_t rows, PairVectors<T> pairs, ConstMatrix<T> from) {
+    GNEWT_INLINE void add(int64_t rows, PairVectors<T> pairs, ConstView<T> from) {
         const T* f = from.at;
 #pragma GCC unroll 8
         for (int64_t i = 0; i < rows; ++i, f += from.ld)
@@ -45,9 +44,8 @@ struct Sums {
             for (int k = 0; k < VECTORS; ++k) add(k, pairs.weight[i], pairs.v[i], load(f + k * kWidth<T>));
     }
     // The same, and a copy of F; `mask` is for the last vector of each row.
-    GNEWT_INLINE
-    void copy(int64_t rows, PairVectors<T> pairs, ConstMatrix<T> from, const Lanes<T>& mask, T* __restrict to,
-              int64_t ld) {
+    GNEWT_INLINE void copy(int64_t rows, PairVectors<T> pairs, ConstView<T> from, const Lanes<T>& mask,
+                           T* __restrict to, int64_t ld) {
         const T* f = from.at;
         for (int64_t i = 0; i < rows; ++i, f += from.ld, to += ld)
 #pragma GCC unroll 4
@@ -58,14 +56,12 @@ struct Sums {
                 add(k, pairs.weight[i], pairs.v[i], y);
             }
     }
-    GNEWT_INLINE
-    void put(T* size, T* rho) const {
+    GNEWT_INLINE void put(T* size, T* rho) const {
         for (int k = 0; k < VECTORS; ++k) store(size + k * kWidth<T>, sizes[k]), store(rho + k * kWidth<T>, carried[k]);
     }
 
 private:
-    GNEWT_INLINE
-    void add(int k, T d, T x, Vec<T> y) {
+    GNEWT_INLINE void add(int k, T d, T x, Vec<T> y) {
         sizes[k] += (d * y) * y;
         carried[k] += x * y;
     }
@@ -140,40 +136,35 @@ struct Stage {
         return f_u && f_x && num_cross && num_inputs;
     }
 
-    GNEWT_INLINE
-    void load_jacobian(const T* sources, const int32_t* starts, T* __restrict f) const {
+    GNEWT_INLINE void load_jacobian(const T* sources, const int32_t* starts, T* __restrict f) const {
         const int64_t p = sizes.p, q = sizes.q, ld = width();
         put_rows<false>(sources, starts, on_inputs, p, q, f, ld);
         put_rows<false>(sources, starts, on_states, p, p, f + states(), ld);
     }
 
     // Whether F may be read by whole vectors, where the sources of this stage begin at `starts`.
-    GNEWT_INLINE
-    bool has_room(int64_t num_sources, const int32_t* starts) const {
+    GNEWT_INLINE bool has_room(int64_t num_sources, const int32_t* starts) const {
         const int64_t p = sizes.p, q = sizes.q;
         const auto end = [&](const Part& part, int64_t len)
                              GNEWT_LAMBDA { return starts[part.block] + (p - 1) * part.step + padded<T>(len); };
         return apart() && on_inputs.even() && on_states.even() && end(on_inputs, q) <= num_sources &&
                end(on_states, p) <= num_sources;
     }
-    // Whether all sources may be read in place. Numbers behind the inputs' columns are computed with, but nothing comes of
-    // them; states must fill their vectors.
-    GNEWT_INLINE
-    bool in_place(int64_t num_sources, const int32_t* starts) const {
+    // Whether all sources may be read in place. Numbers behind the inputs' columns are computed with, but nothing comes
+    // of them; states must fill their vectors.
+    GNEWT_INLINE bool in_place(int64_t num_sources, const int32_t* starts) const {
         const int64_t q = sizes.q;
         return sizes.p % kWidth<T> == 0 && num_inputs == 1 && num_cross == 1 && has_room(num_sources, starts) &&
                inputs[0].ascends() && cross[0].ascends() &&
                starts[inputs[0].block] + inputs[0].row(q - 1) + padded<T>(q) <= num_sources;
     }
-    GNEWT_INLINE
-    Strided<T> rows_of(const Part& part, const T* sources, const int32_t* starts) const {
+    GNEWT_INLINE Strided<T> rows_of(const Part& part, const T* sources, const int32_t* starts) const {
         return {sources + starts[part.block], part.step, part.dstep};
     }
 
     // Load F and take its sums (see Sums) with one look at F.
-    GNEWT_INLINE
-    void carry_jacobian(const T* sources, const int32_t* starts, PairVectors<T> of_pairs, T* __restrict f,
-                        T* __restrict size, T* __restrict rho) const {
+    GNEWT_INLINE void carry_jacobian(const T* sources, const int32_t* starts, PairVectors<T> of_pairs, T* __restrict f,
+                                     T* __restrict size, T* __restrict rho) const {
         const int64_t p = sizes.p, q = sizes.q;
         const auto carry = [&](const Part& part, int64_t len, int64_t at) GNEWT_LAMBDA {
             const auto mask = first_lanes<T>(len - floor_to_vector<T>(len - 1));
@@ -192,8 +183,7 @@ struct Stage {
 
     // What sources bring to the first q rows of R, with one triangle of their block on the diagonal.
     template <bool LOWER>
-    GNEWT_INLINE
-    void load_inputs(const T* sources, const int32_t* starts, T* __restrict h) const {
+    GNEWT_INLINE void load_inputs(const T* sources, const int32_t* starts, T* __restrict h) const {
         const int64_t p = sizes.p, q = sizes.q, ld = width();
         put_inputs<false, LOWER>(sources + starts[inputs[0].block], inputs[0], h, ld);
         for (int32_t k = 1; k < num_inputs; ++k)
@@ -203,8 +193,7 @@ struct Stage {
     }
 
     // The magnitudes that sources, and `shift`, bring to the diagonal of these rows.
-    GNEWT_INLINE
-    void add_magnitudes(const T* sources, const int32_t* starts, T shift, T* __restrict size) const {
+    GNEWT_INLINE void add_magnitudes(const T* sources, const int32_t* starts, T shift, T* __restrict size) const {
         for (int32_t k = 0; k < num_inputs; ++k, shift = 0) {
             const T* row = sources + starts[inputs[k].block];
             for (int64_t i = 0, step = inputs[k].step; i < sizes.q; ++i, row += step, step += inputs[k].dstep)
@@ -212,62 +201,56 @@ struct Stage {
         }
     }
 
-    // PP of this stage: what the child passes on, of which the lower triangle is given, and what sources add.
-    struct PairSums {
-        T* pp;      // [p, ldp] whole
-        T* diag;    // its diagonal, filled up to fours with ones
-        T* weight;  // the magnitudes that went into the diagonal, filled up to fours with zeros
-    };
-    GNEWT_INLINE
-    void add_pairs(const T* sources, const int32_t* starts, const T* pp, const T* weight, const PairSums& to) const {
+    // PP of this stage, whole: `pp`, which the child passes on and of which the lower triangle is given, and what
+    // sources add. Its diagonal, filled up to fours with ones; and the magnitudes that went into the diagonal, of which
+    // the child passes on `weight`, filled up to fours with zeros.
+    GNEWT_INLINE void add_pairs(const T* sources, const int32_t* starts, const T* pp, const T* weight,
+                                T* __restrict sum, T* __restrict diag, T* __restrict weight_sum) const {
         const int64_t p = sizes.p;
-        for (int32_t k = 0; k < max(num_pairs, 1); ++k, pp = to.pp, weight = to.weight) {
+        for (int32_t k = 0; k < max(num_pairs, 1); ++k, pp = sum, weight = weight_sum) {
             const Part part = num_pairs ? pairs[k] : Part{};
-            const T* row = num_pairs ? sources + starts[part.block] : nullptr;
-            int64_t step = part.step, i = 0;
-            // Numbers behind a row land above the diagonal, where nothing counts yet; behind the last row of all there may
-            // be no numbers.
-            for (; num_pairs && i + 4 <= p; i += 4) add_four_pairs(i, row, step, part.dstep, pp, weight, to);
-            add_last_pairs(i, row, step, part.dstep, pp, weight, to);
+            Packed from{num_pairs ? sources + starts[part.block] : nullptr, part.step, part.dstep};
+            int64_t i = 0;
+            // Numbers behind a row land above the diagonal, where nothing counts yet; behind the last row of all there
+            // may be no numbers.
+            for (; num_pairs && i + 4 <= p; i += 4) add_four_pairs(i, from, pp, weight, sum, diag, weight_sum);
+            for (; i < p; ++i) add_pair(i, from, pp, weight, sum, diag, weight_sum);
         }
-        for (int64_t i = p; i % 4; ++i) to.diag[i] = 1, to.weight[i] = 0;
+        for (int64_t i = p; i % 4; ++i) diag[i] = 1, weight_sum[i] = 0;
     }
 
     // One stage of the solution: where its numbers are.
     struct Descent {
         const T *sources, *l;           // all sources; the rows of L of this stage
         const int32_t *starts, *slots;  // where its sources begin; the slots of its inputs
-        T* z;
-        const T* x;  // states
-        T* next;     // [p] gets the pairs, F [u; x]
     };
 
-    // The inputs, whose right-hand sides are at their slots of z, by their rows of L, given the states; then the pairs.
-    // `u`: [q] work space.
-    GNEWT_INLINE
-    void descend(const Descent& at, T* __restrict u) const {
+    // The inputs, whose right-hand sides are at their slots of z, by their rows of L, given the states x; and the
+    // pairs, `next` = F [u; x]. `u`: [q] work space.
+    GNEWT_INLINE void descend(const Descent& at, T* __restrict z, const T* x, T* __restrict u,
+                              T* __restrict next) const {
         const int64_t p = sizes.p, q = sizes.q;
         const T *fu = at.sources + at.starts[on_inputs.block], *fx = at.sources + at.starts[on_states.block];
-        T* __restrict z = at.z, * __restrict next = at.next;
         const bool even = on_states.dstep == 0 && on_inputs.dstep == 0;
         if (even && q <= kFew) {
             if constexpr (Sizes::known > 0)
-                descend_few<Sizes::known>(fu, fx, at);
+                descend_few<Sizes::known>(fu, fx, at.l, at.slots, z, x, next);
             else
-                with_rows<kFew>(
-                    q, [&](const auto m) GNEWT_LAMBDA { descend_few_call<int(decltype(m)::value)>(fu, fx, at); });
+                with_rows<kFew>(q, [&](const auto m) GNEWT_LAMBDA {
+                    descend_few_call<int(decltype(m)::value)>(fu, fx, at.l, at.slots, z, x, next);
+                });
             return;
         }
         gather(u, z, at.slots, q, 1);
-        rows_times<T, kSubtract>(q, p, {at.l + q, p + q}, at.x, u);
+        rows_times<T, kSubtract>(q, p, {at.l + q, p + q}, x, u);
         back_substitute_rows(q, q, {at.l, p + q}, u);
         scatter(u, z, at.slots, q, 1);
         if (even) {
-            rows_times<T, kSet>(p, p, {fx, on_states.step}, at.x, next);
+            rows_times<T, kSet>(p, p, {fx, on_states.step}, x, next);
             rows_times<T, kAdd>(p, q, {fu, on_inputs.step}, u, next);
         } else {
             for (int64_t i = 0; i < p; ++i)
-                next[i] = dot(fx + on_states.row(i), at.x, p) + dot(fu + on_inputs.row(i), u, q);
+                next[i] = dot(fx + on_states.row(i), x, p) + dot(fu + on_inputs.row(i), u, q);
         }
     }
 
@@ -292,57 +275,57 @@ private:
         return Role::kOther;
     }
 
-    // Rows i to i + 3 of PP, by 4 × 4 blocks; `row` and `step` go on to the next row of the sources.
-    GNEWT_INLINE
-    void add_four_pairs(int64_t i, const T*& row, int64_t& step, int64_t dstep, const T* pp, const T* weight,
-                        const PairSums& to) const {
-        const int64_t ldp = padded<T>(sizes.p);
-        const T *a = row, *b = a + step, *c = b + step + dstep, *d = c + step + 2 * dstep, *from = pp + i * ldp;
+    // The next row of a packed triangle, and the distance to the row behind that one.
+    struct Packed {
+        const T* row;
+        int64_t step, dstep;
+    };
+
+    // Rows i to i + 3 of PP, by 4 × 4 blocks.
+    GNEWT_INLINE void add_four_pairs(int64_t i, Packed& next, const T* pp, const T* weight, T* sum, T* diag,
+                                     T* weight_sum) const {
+        const int64_t ldp = padded<T>(sizes.p), step = next.step, dstep = next.dstep;
+        const T *a = next.row, *b = a + step, *c = b + step + dstep, *d = c + step + 2 * dstep, *from = pp + i * ldp;
         for (int64_t j = 0; j < i; j += 4, from += 4) {
             Quad<T> e = load4(from) + load4(a + j), f = load4(from + ldp) + load4(b + j),
                     g = load4(from + 2 * ldp) + load4(c + j), h = load4(from + 3 * ldp) + load4(d + j);
-            put_quads(e, f, g, h, {to.pp + i * ldp + j, ldp});
+            put_quads(e, f, g, h, {sum + i * ldp + j, ldp});
             transpose<T>(e, f, g, h);
-            put_quads(e, f, g, h, {to.pp + j * ldp + i, ldp});
+            put_quads(e, f, g, h, {sum + j * ldp + i, ldp});
         }
         const Quad<T> x = load4(a + i), y = load4(b + i), z = load4(c + i), w = load4(d + i);
         Quad<T> e = load4(from) + x, f = load4(from + ldp) + y, g = load4(from + 2 * ldp) + z,
                 h = load4(from + 3 * ldp) + w;
-        store4(to.diag + i, diagonal<T>(e, f, g, h));
-        store4(to.weight + i, load4(weight + i) + abs4<T>(diagonal<T>(x, y, z, w)));
+        store4(diag + i, diagonal<T>(e, f, g, h));
+        store4(weight_sum + i, load4(weight + i) + abs4<T>(diagonal<T>(x, y, z, w)));
         symmetric<T>(e, f, g, h);
-        put_quads(e, f, g, h, {to.pp + i * (ldp + 1), ldp});
-        row = d + step + 3 * dstep;
-        step += 4 * dstep;
+        put_quads(e, f, g, h, {sum + i * (ldp + 1), ldp});
+        next = {d + step + 3 * dstep, step + 4 * dstep, dstep};
     }
 
-    // The rows of PP from i on, number by number.
-    GNEWT_INLINE
-    void add_last_pairs(int64_t i, const T* row, int64_t step, int64_t dstep, const T* pp, const T* weight,
-                        const PairSums& to) const {
-        const int64_t p = sizes.p, ldp = padded<T>(p);
-        for (; i < p; ++i) {
-            for (int64_t j = 0; j <= i; ++j)
-                to.pp[i * ldp + j] = to.pp[j * ldp + i] = num_pairs ? pp[i * ldp + j] + row[j] : pp[i * ldp + j];
-            to.diag[i] = to.pp[i * (ldp + 1)];
-            to.weight[i] = num_pairs ? weight[i] + abs(row[i]) : weight[i];
-            if (num_pairs) row += step, step += dstep;
-        }
+    // Row i of PP, number by number.
+    GNEWT_INLINE void add_pair(int64_t i, Packed& next, const T* pp, const T* weight, T* sum, T* diag,
+                               T* weight_sum) const {
+        const int64_t ldp = padded<T>(sizes.p);
+        const T* row = next.row;
+        for (int64_t j = 0; j <= i; ++j)
+            sum[i * ldp + j] = sum[j * ldp + i] = num_pairs ? pp[i * ldp + j] + row[j] : pp[i * ldp + j];
+        diag[i] = sum[i * (ldp + 1)];
+        weight_sum[i] = num_pairs ? weight[i] + abs(row[i]) : weight[i];
+        if (num_pairs) next.row += next.step, next.step += next.dstep;
     }
 
     // descend() for M inputs, which stay in registers.
     template <int M>
-    GNEWT_INLINE
-    void descend_few(const T* fu, const T* fx, const Descent& at) const {
+    GNEWT_INLINE void descend_few(const T* fu, const T* fx, const T* l, const int32_t* slots, T* __restrict z,
+                                  const T* x, T* __restrict next) const {
         const int64_t p = sizes.p, su = on_inputs.step, sx = on_states.step;
-        T* __restrict z = at.z, * __restrict next = at.next;
-        const T* x = at.x;
         T u[M];
 #pragma GCC unroll 8
-        for (int k = 0; k < M; ++k) u[k] = z[at.slots[k]];
-        back_substitute_few<T, M>(p + M, at.l, x, u);
+        for (int k = 0; k < M; ++k) u[k] = z[slots[k]];
+        back_substitute_few<T, M>(p + M, l, x, u);
 #pragma GCC unroll 8
-        for (int k = 0; k < M; ++k) z[at.slots[k]] = u[k];
+        for (int k = 0; k < M; ++k) z[slots[k]] = u[k];
         for (int64_t i = 0; i < p; i += 4, fx += 4 * sx, fu += 4 * su) {
             FourSums<T> sums;
             sums.add(p, four_rows(fx, sx, p - i), x);
@@ -356,32 +339,29 @@ private:
         }
     }
     template <int M>
-    __attribute__((noinline)) void descend_few_call(const T* fu, const T* fx, const Descent& at) const {
-        descend_few<M>(fu, fx, at);
+    __attribute__((noinline)) void descend_few_call(const T* fu, const T* fx, const T* l, const int32_t* slots,
+                                                    T* __restrict z, const T* x, T* __restrict next) const {
+        descend_few<M>(fu, fx, l, slots, z, x, next);
     }
 
-    static GNEWT_INLINE
-    void put_quads(Quad<T> a, Quad<T> b, Quad<T> c, Quad<T> d, Matrix<T> to) {
+    static GNEWT_INLINE void put_quads(Quad<T> a, Quad<T> b, Quad<T> c, Quad<T> d, View<T> to) {
         store4(to.at, a), store4(to.at + to.ld, b), store4(to.at + 2 * to.ld, c), store4(to.at + 3 * to.ld, d);
     }
     template <bool ADD>
-    static GNEWT_INLINE
-    void put(const T* from, int64_t n, T* to) {
+    static GNEWT_INLINE void put(const T* from, int64_t n, T* to) {
         int64_t j = 0;
         for (; j + 4 <= n; j += 4) store4(to + j, ADD ? load4(to + j) + load4(from + j) : load4(from + j));
         for (; j < n; ++j) to[j] = ADD ? to[j] + from[j] : from[j];
     }
     template <bool ADD>
-    static GNEWT_INLINE
-    void put_rows(const T* sources, const int32_t* starts, const Part& part, int64_t rows, int64_t cols,
-                  T* __restrict to, int64_t ld) {
+    static GNEWT_INLINE void put_rows(const T* sources, const int32_t* starts, const Part& part, int64_t rows,
+                                      int64_t cols, T* __restrict to, int64_t ld) {
         const T* from = sources + starts[part.block];
         for (int64_t i = 0, step = part.step; i < rows; ++i, to += ld, from += step, step += part.dstep)
             put<ADD>(from, cols, to);
     }
     template <bool ADD, bool LOWER>
-    GNEWT_INLINE
-    void put_inputs(const T* from, const Part& part, T* __restrict h, int64_t ld) const {
+    GNEWT_INLINE void put_inputs(const T* from, const Part& part, T* __restrict h, int64_t ld) const {
         const T* row = from;
         for (int64_t i = 0, step = part.step; i < sizes.q; ++i, row += step, step += part.dstep)
             for (int64_t j = 0; j <= i; ++j) {

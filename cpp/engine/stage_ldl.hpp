@@ -11,22 +11,20 @@ template <class T>
 struct Product {
     static constexpr bool ready = false;
     int64_t k;
-    ConstMatrix<T> a;
+    ConstView<T> a;
     Strided<T> b, c;
     int64_t first = 0;
     template <int M, int VECTORS>
-    GNEWT_INLINE
-    void get(int64_t j, Vec<T> (&u)[M][VECTORS]) const {
+    GNEWT_INLINE void get(int64_t j, Vec<T> (&u)[M][VECTORS]) const {
 #pragma GCC unroll 8
         for (int i = 0; i < M; ++i)
 #pragma GCC unroll 8
             for (int v = 0; v < VECTORS; ++v) u[i][v] = load(c.row(i) + j - first + v * kWidth<T>);
-        accumulate<T, M, VECTORS, false, true>(u, k, a, b.matrix().from(0, j - first));
+        accumulate<T, M, VECTORS, false, true>(u, k, a, b.view().from(0, j - first));
     }
     // Write M rows and `cols` columns.
     template <int M>
-    GNEWT_INLINE
-    void put(int64_t cols, Matrix<T> out) const {
+    GNEWT_INLINE void put(int64_t cols, View<T> out) const {
         constexpr int most = M * 2 <= kTileRows * kTileVectors ? 2 : 1;
         for (int64_t j = 0; j < cols;) {
             if (most > 1 && j + 2 * kWidth<T> <= cols) {
@@ -41,8 +39,7 @@ struct Product {
 
 private:
     template <int M, int VECTORS>
-    GNEWT_INLINE
-    void put_tile(int64_t j, Matrix<T> out) const {
+    GNEWT_INLINE void put_tile(int64_t j, View<T> out) const {
         Vec<T> u[M][VECTORS];
         get(j, u);
         store_tile<T>(u, out.from(0, j));
@@ -60,8 +57,8 @@ struct StageProducts {
 
 // The pivots of a stage, whose block on the diagonal is computed here.
 template <class T, int M, class Between>
-GNEWT_INLINE
-void find_stage_pivots(const Rows<T>& rows, const StageProducts<T>& stage, Pivots<T>& pivots, Between between) {
+GNEWT_INLINE void find_stage_pivots(const Rows<T>& rows, const StageProducts<T>& stage, Pivots<T>& pivots,
+                                    Between between) {
     stage.block.template put<M>(M + rows.gap, {rows.r, rows.ld});
     if (stage.shift != 0)
         for (int k = 0; k < M; ++k) rows.r[k * (rows.ld + 1)] += stage.shift;
@@ -74,12 +71,11 @@ __attribute__((noinline)) inline void find_stage_pivots_call(const Rows<T>& rows
 }
 
 // As eliminate_rows, for a stage with no more than kBlock rows to eliminate. stage.block must be there when this is
-// called; stage.beside and stage.rest are read after `meanwhile` was called. `between` is called as in find_pivots, where
-// Q is not 0. The lower triangle of the Schur complement is computed.
+// called; stage.beside and stage.rest are read after `meanwhile` was called. `between` is called as in find_pivots,
+// where Q is not 0. The lower triangle of the Schur complement is computed.
 template <class T, int Q, bool FIXED, class Between, class Meanwhile>
-GNEWT_INLINE
-bool eliminate_stage(const Rows<T>& rows, int64_t q, const StageProducts<T>& stage, Matrix<T> schur, Tally& tally,
-                     Between between, Meanwhile meanwhile) {
+GNEWT_INLINE bool eliminate_stage(const Rows<T>& rows, int64_t q, const StageProducts<T>& stage, View<T> schur,
+                                  Tally& tally, Between between, Meanwhile meanwhile) {
     const int64_t n = rows.n, ld = rows.ld, at = q + rows.gap;
     Pivots<T> pivots;
     PanelTests<T> tests;
