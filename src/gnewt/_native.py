@@ -228,7 +228,7 @@ def place_entries(
     a: np.ndarray,
     b: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (entry_ptr, entry_row, entry_col, target) of `plan.layout`."""
+    """Return (entry_ptr, entry_row, entry_col, target) of `plan.fronts`."""
     assert LIBRARY is not None
     _check_ends(sep_ptr, sep_position)
     _check_length(sep_ptr, len(elim_ptr))
