@@ -45,7 +45,8 @@ struct ShapeRecord {
     int32_t p, q, b;
     int32_t flags;  // a sum of Flag
     int32_t num_blocks, num_diag, num_pairs, num_inputs, num_runs;
-    int32_t num_set;  // if positive: the first num_set blocks of R cover its first q rows once, and no others have blocks
+    // If positive: the first num_set blocks of R cover its first q rows once, and its other rows have no blocks.
+    int32_t num_set;
 };
 
 enum Flag {

@@ -4,9 +4,9 @@
 #include "call.hpp"
 
 namespace gnewt::engine {
-using namespace plan_format;
-
 namespace GNEWT_ISA {
+
+using namespace plan_format;
 
 struct Shape : ShapeRecord {
     const Block* blocks;    // sorted by kind

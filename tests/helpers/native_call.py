@@ -8,7 +8,8 @@ import dataclasses
 import numpy as np
 
 from gnewt import _native
-from gnewt.kkt.engines.native import engine as native
+from gnewt.kkt import STATUSES
+from gnewt.kkt.engines.native.engine import Info, Real, buffer_sizes
 from gnewt.kkt.engines.native.packing import NativeLayout
 
 _long, _pointer = ctypes.c_int64, ctypes.c_void_p
@@ -87,10 +88,10 @@ def run(
     assert _native.LIBRARY is not None
     plan = layout.array
     sources, rhs = np.ascontiguousarray(sources, dtype), np.ascontiguousarray(rhs, dtype)
-    factor_size, index_size = native.buffer_sizes(layout)
+    factor_size, index_size = buffer_sizes(layout)
     solution, again = np.empty_like(rhs), np.empty_like(rhs)
     factor, index = np.empty(factor_size, dtype), np.empty(index_size, np.int32)
-    info, real = np.zeros(8, np.int32), np.zeros(3, dtype)
+    info, real = np.zeros(len(Info), np.int32), np.zeros(len(Real), dtype)
     null = np.zeros(layout.num_unknowns, np.int8)
     n, columns = rhs.shape
     call = _CALL[dtype](
@@ -109,12 +110,12 @@ def run(
     return Outcome(
         solution,
         again,
-        native.STATUSES[info[0]],
-        (int(info[1]), int(info[2]), int(info[3])),
-        int(info[4]),
-        bool(info[5]),
-        int(info[6]),
-        float(real[0]),
-        float(real[1]),
+        STATUSES[info[Info.STATUS]],
+        (int(info[Info.POSITIVE]), int(info[Info.NEGATIVE]), int(info[Info.ZERO])),
+        int(info[Info.DELAYED]),
+        bool(info[Info.KEPT]),
+        int(info[Info.MODE]),
+        float(real[Real.LOGDET]),
+        float(real[Real.SMALLEST_PIVOT]),
         np.flatnonzero(null),
     )

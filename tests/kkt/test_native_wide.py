@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from gnewt.kkt.engines.native import engine as native
-from gnewt.kkt.engines.native.engine import factor_solve, factorize_native, layout
+from gnewt.kkt.engines.native.engine import factor_solve
+from gnewt.kkt.engines.native.packing import lay_out_native
 from gnewt.newton import Objective, system_of
+from helpers.native_factor import factorize_native
 from helpers.oracle import inertia_of
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native library is not built")
@@ -59,7 +61,7 @@ def check(f, x, kept=True):
     h = np.asarray(jax.hessian(f)(x))
     factor = factorize_native(plan, sources)
     b = np.random.default_rng(1).normal(size=(len(x), 3))
-    solved = factor_solve(layout(plan, len(sources)), jnp.asarray(sources), 0.0, jnp.asarray(b))
+    solved = factor_solve(lay_out_native(plan, len(sources)), jnp.asarray(sources), 0.0, jnp.asarray(b))
     for got in (np.asarray(solved.solution), factor.solve(b)):
         assert np.linalg.norm(h @ got - b) <= 1e-12 * (
             np.linalg.norm(h, 2) * np.linalg.norm(got) + np.linalg.norm(b)

@@ -8,8 +8,7 @@ from gnewt.kkt.causal.serial import SerialWalk
 from gnewt.kkt.derivatives.linearize import CURVATURES, LocalModels, first_nonfinite, linearize
 from gnewt.kkt.derivatives.product import lifted_product
 from gnewt.kkt.engines.choose import ENGINES, Prepared, choose_engine, prepare
-from gnewt.kkt.engines.elimination import NONFINITE, OK, SINGULAR, STATUSES, Elimination
-from gnewt.kkt.engines.native.engine import NativeFactor, factorize_native
+from gnewt.kkt.engines.elimination import NONFINITE, OK, SINGULAR, STATUSES, Elimination, EliminationStatus
 from gnewt.kkt.engines.reference.engine import ReferenceFactor, factorize
 
 __all__ = [
@@ -22,8 +21,8 @@ __all__ = [
     "STATUSES",
     "CausalOrder",
     "Elimination",
+    "EliminationStatus",
     "LocalModels",
-    "NativeFactor",
     "Numbers",
     "PathWalk",
     "Prepared",
@@ -35,7 +34,6 @@ __all__ = [
     "choose_engine",
     "eliminate_roots",
     "factorize",
-    "factorize_native",
     "first_nonfinite",
     "hessian_blocks",
     "jacobian_blocks",

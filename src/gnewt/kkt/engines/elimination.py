@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from jax import Array
 from jaxtyping import Float, Int
 
-STATUSES = ("ok", "singular", "nonfinite", "out of memory", "bad plan")
-"""What an elimination can say of itself; `Elimination.status` counts in this list."""
-OK, SINGULAR, NONFINITE = 0, 1, 2
+
+class EliminationStatus(IntEnum):
+    """What an elimination says of itself; `Elimination.status` holds the number.
+
+    The native engine has the same numbers (cpp/engine/call.hpp; tests/kkt/test_native_codes.py compares the two).
+    Numbers may have been stored by users: a new status gets the next number, and none is given another number.
+    """
+
+    OK = 0
+    SINGULAR = 1
+    """No pivot above rounding was found for some unknowns; the unknowns without a pivot are set to zero."""
+    NONFINITE = 2
+    """A number was not finite; the solution is NaN."""
+    OUT_OF_MEMORY = 3
+    """Fronts outgrew the memory; the solution is NaN. Native engine only."""
+    BAD_PLAN = 4
+    """The plan does not fit the other operands. Native engine only."""
+
+    @property
+    def text(self) -> str:
+        """The status in words, as messages and results show it."""
+        return self.name.lower().replace("_", " ")
+
+
+STATUSES = tuple(status.text for status in EliminationStatus)
+"""The words of all statuses, by their numbers."""
+OK, SINGULAR, NONFINITE = EliminationStatus.OK, EliminationStatus.SINGULAR, EliminationStatus.NONFINITE
 
 
 class Elimination(NamedTuple):

@@ -1,15 +1,15 @@
 """The native engine: one call of the C++ library per factor-and-solve, inside or outside jit.
 
-Causal plans run on primal-only fronts, with pairs substituted and a test on every input pivot. Where a test fails, that front looks
-for 1×1 and 2×2 pivots and delays what it cannot eliminate to its parent; fronts of free plans, which hold duals, all do.
+Causal plans run on fronts without duals: pairs are substituted, and every input pivot is tested. Where a test fails,
+that front searches for 1×1 and 2×2 pivots and delays what finds none to its parent. Fronts of free plans hold duals,
+and all of them search. docs/engine_guide.md explains the C++ side.
 """
 
 from __future__ import annotations
 
 import ctypes
-import dataclasses
-import weakref
-from functools import cache, cached_property
+from enum import IntEnum
+from functools import cache
 from typing import NamedTuple
 
 import jax
@@ -20,13 +20,41 @@ from jaxtyping import Float, Int
 
 from gnewt import _native
 from gnewt.graph import Plan
+from gnewt.kkt.engines.elimination import Elimination
 from gnewt.kkt.engines.native.packing import NativeLayout, lay_out_native
-from gnewt.kkt.engines.reference.engine import ReferenceFactor, factorize
 
-STATUSES = ("ok", "singular", "nonfinite", "out of memory", "bad plan")
 _TARGETS = ("gnewt_factor_solve_f64", "gnewt_factor_solve_f32", "gnewt_solve_f64", "gnewt_solve_f32")
 _SUFFIX = {"float64": "f64", "float32": "f32"}
-_MODES = ("none", "causal", "general")
+
+
+class Info(IntEnum):
+    """Places in the integers that a call returns: `InfoField` of cpp/engine/call.hpp."""
+
+    STATUS = 0
+    POSITIVE = 1
+    NEGATIVE = 2
+    ZERO = 3
+    DELAYED = 4
+    KEPT = 5
+    MODE = 6
+    FIRST_NULL = 7
+
+
+class Real(IntEnum):
+    """Places in the real numbers that a call returns: `RealField` of cpp/engine/call.hpp."""
+
+    LOGDET = 0
+    SMALLEST_PIVOT = 1
+    SHIFT = 2
+
+
+class Mode(IntEnum):
+    """Which elimination made a factor: `Mode` of cpp/engine/call.hpp."""
+
+    NONE = 0
+    CAUSAL = 1
+    """No pivot had to be searched for."""
+    GENERAL = 2
 
 
 class Solved(NamedTuple):
@@ -36,36 +64,36 @@ class Solved(NamedTuple):
     factor: Float[Array, "*batch size"]
     index: Int[Array, "*batch length"]
     info: Int[Array, "*batch 8"]
-    """Status, positive, negative, zero, delayed, kept, mode, first null unknown."""
+    """See `Info`."""
     real: Float[Array, "*batch 3"]
-    """log|det H|, smallest pivot, the shift."""
+    """See `Real`."""
     null: Int[Array, "*batch unknowns"]
     """1 for unknowns that found no pivot."""
 
     @property
     def status(self) -> Array:
-        return self.info[..., 0]
+        return self.info[..., Info.STATUS]
 
     @property
     def inertia(self) -> Array:
-        return self.info[..., 1:4]
+        return self.info[..., Info.POSITIVE : Info.ZERO + 1]
 
     @property
     def num_delayed(self) -> Array:
-        return self.info[..., 4]
+        return self.info[..., Info.DELAYED]
 
     @property
     def kept(self) -> Array:
         """Whether the factor fitted its buffers; if not, `solve` eliminates again."""
-        return self.info[..., 5]
+        return self.info[..., Info.KEPT]
 
     @property
     def logdet(self) -> Array:
-        return self.real[..., 0]
+        return self.real[..., Real.LOGDET]
 
     @property
     def smallest_pivot(self) -> Array:
-        return self.real[..., 1]
+        return self.real[..., Real.SMALLEST_PIVOT]
 
 
 @cache
@@ -89,19 +117,6 @@ def isa() -> str:
     return name().decode()
 
 
-_layouts: weakref.WeakKeyDictionary[Plan, NativeLayout] = weakref.WeakKeyDictionary()
-
-
-def layout(plan: Plan, num_sources: int | None = None) -> NativeLayout:
-    """Return the arrays of a plan for the native engine; made once per plan."""
-    known = _layouts.get(plan)
-    if known is None:
-        if num_sources is None:
-            num_sources = int(plan.source.max(initial=-1)) + 1
-        known = _layouts[plan] = lay_out_native(plan, num_sources)
-    return known
-
-
 def buffer_sizes(layout: NativeLayout) -> tuple[int, int]:
     """Numbers and integers to keep a factor in: with room for fronts that delayed pivots have made larger."""
     if not layout.causal:
@@ -115,7 +130,7 @@ def factor_solve(
     sources: Float[Array, " nnz"],
     shift: Float[Array, ""] | float,
     rhs: Float[Array, "N columns"],
-    array: Array | None = None,
+    array: Array | np.ndarray | None = None,
 ) -> Solved:
     """Eliminate K for H + shift·I and solve for all columns of the right-hand side. Traceable; works under vmap.
 
@@ -126,14 +141,14 @@ def factor_solve(
     if not available():
         raise RuntimeError("the native engine is not there: build it (`make native`)")
     dtype = sources.dtype
-    plan = jnp.asarray(layout.array) if array is None else array
+    plan = jnp.asarray(layout.array if array is None else array)
     factor_size, index_size = buffer_sizes(layout)
     shapes = (
         jax.ShapeDtypeStruct(rhs.shape, dtype),
         jax.ShapeDtypeStruct((factor_size,), dtype),
         jax.ShapeDtypeStruct((index_size,), jnp.int32),
-        jax.ShapeDtypeStruct((8,), jnp.int32),
-        jax.ShapeDtypeStruct((3,), dtype),
+        jax.ShapeDtypeStruct((len(Info),), jnp.int32),
+        jax.ShapeDtypeStruct((len(Real),), dtype),
         jax.ShapeDtypeStruct((layout.num_unknowns,), jnp.int8),
     )
     call = jax.ffi.ffi_call(f"gnewt_factor_solve_{_SUFFIX[dtype.name]}", shapes, vmap_method="expand_dims")
@@ -145,11 +160,11 @@ def solve(
     sources: Float[Array, " nnz"],
     solved: Solved,
     rhs: Float[Array, "N columns"],
-    array: Array | None = None,
+    array: Array | np.ndarray | None = None,
 ) -> Float[Array, "N columns"]:
     """Solve for another right-hand side with the same factor; NaN where there is none."""
     dtype = sources.dtype
-    plan = jnp.asarray(layout.array) if array is None else array
+    plan = jnp.asarray(layout.array if array is None else array)
     call = jax.ffi.ffi_call(
         f"gnewt_solve_{_SUFFIX[dtype.name]}",
         jax.ShapeDtypeStruct(rhs.shape, dtype),
@@ -158,110 +173,35 @@ def solve(
     return call(plan, sources, solved.factor, solved.index, solved.info, solved.real, jnp.asarray(rhs, dtype))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class NativeFactor:
-    """The numbers of an elimination of K, on the host: the interface of `ReferenceFactor`."""
+class NativeEngine:
+    """A plan made ready for the C++ library: one call per factor-and-solve. Once per plan; holds integers only."""
 
-    plan: Plan
-    sources: Array
-    shift: float
-    layout: NativeLayout
-    solved: Solved
+    name = "native"
 
-    @cached_property
-    def _info(self) -> list[int]:
-        return np.asarray(self.solved.info).tolist()
+    def __init__(self, plan: Plan, num_sources: int, eps: float) -> None:
+        del eps  # the engine measures noise in the precision of the sources
+        self._layout = lay_out_native(plan, num_sources)
+        self.arrays = self._layout.array
 
-    @property
-    def status(self) -> str:
-        return STATUSES[self._info[0]]
+    def factor_solve(
+        self,
+        arrays: Array | np.ndarray,
+        sources: Float[Array, " nnz"],
+        shift: Float[Array, ""] | float,
+        rhs: Float[Array, "N columns"],
+    ) -> tuple[Float[Array, "N columns"], Elimination]:
+        """Eliminate K for H + shift·I and solve for all columns. Traceable; works under vmap."""
+        done = factor_solve(self._layout, sources, shift, rhs, arrays)
+        known = (done.status, done.inertia, done.num_delayed, done.logdet, done.smallest_pivot, done.null)
+        return done.solution, Elimination(*known, factor=(done.factor, done.index, done.info, done.real))
 
-    @property
-    def mode(self) -> str:
-        """`causal` if no pivot had to be searched for, else `general`."""
-        return _MODES[self._info[6]]
-
-    @property
-    def inertia(self) -> tuple[int, int, int]:
-        """(n₊, n₋, n₀) of H + μI."""
-        return self._info[1], self._info[2], self._info[3]
-
-    @property
-    def num_delayed(self) -> int:
-        return self._info[4]
-
-    @cached_property
-    def null(self) -> np.ndarray:
-        """Unknowns for which no pivot above rounding was found."""
-        return np.flatnonzero(np.asarray(self.solved.null))
-
-    @property
-    def logdet(self) -> float:
-        """log|det(H + μI)|; -inf if singular."""
-        return float(self.solved.logdet)
-
-    @property
-    def smallest_pivot(self) -> float:
-        """Smallest |pivot|: of the inputs alone where the mode is causal, of all unknowns otherwise."""
-        return float(self.solved.smallest_pivot)
-
-    def solve(self, b: np.ndarray) -> np.ndarray:
-        """Return H⁻¹ b for b[N] or b[N, columns]; null unknowns are set to zero."""
-        columns = jnp.asarray(np.reshape(b, (len(b), -1)), self.sources.dtype)
-        z = _solve_jit(self.layout, self.sources, self.solved, columns)
-        return np.asarray(z, np.float64).reshape(b.shape)
-
-    # Rarely asked for, and not in the hot path: the reference engine answers.
-
-    @cached_property
-    def reference(self) -> ReferenceFactor:
-        return factorize(self.plan, np.asarray(self.sources), self.shift)
-
-    def input_variances(self) -> np.ndarray:
-        """Return the diagonal of H⁻¹."""
-        return self.reference.input_variances()
-
-    def correlate(self, noise: np.ndarray) -> np.ndarray:
-        """Turn standard normal noise into samples of N(0, H⁻¹)."""
-        return self.reference.correlate(noise)
-
-
-def _factor_jit(layout: NativeLayout, sources: Array, shift: float, rhs: Array) -> Solved:
-    run = _compiled(layout)[0]
-    return run(jnp.asarray(layout.array), sources, jnp.asarray(shift, sources.dtype), rhs)
-
-
-def _solve_jit(layout: NativeLayout, sources: Array, solved: Solved, rhs: Array) -> Array:
-    return _compiled(layout)[1](jnp.asarray(layout.array), sources, solved, rhs)
-
-
-_compiled_functions: weakref.WeakKeyDictionary[NativeLayout, tuple] = weakref.WeakKeyDictionary()
-
-
-def _compiled(layout: NativeLayout) -> tuple:
-    known = _compiled_functions.get(layout)
-    if known is None:
-        ref = weakref.ref(layout)  # a cache that held its own key would never let go
-
-        def run(array: Array, sources: Array, shift: Array, rhs: Array) -> Solved:
-            return factor_solve(_alive(ref), sources, shift, rhs, array)
-
-        def again(array: Array, sources: Array, solved: Solved, rhs: Array) -> Array:
-            return solve(_alive(ref), sources, solved, rhs, array)
-
-        known = _compiled_functions[layout] = (jax.jit(run), jax.jit(again))
-    return known
-
-
-def _alive(ref: weakref.ref[NativeLayout]) -> NativeLayout:
-    layout = ref()
-    assert layout is not None
-    return layout
-
-
-def factorize_native(plan: Plan, sources: np.ndarray | Array, shift: float = 0.0) -> NativeFactor:
-    """Eliminate K + diag(μ on inputs) with the native engine, on the host."""
-    sources = jnp.asarray(sources)
-    arrays = layout(plan, len(sources))
-    zero = jnp.zeros((plan.num_inputs, 1), sources.dtype)
-    return NativeFactor(plan, sources, shift, arrays, _factor_jit(arrays, sources, shift, zero))
+    def solve(
+        self,
+        arrays: Array | np.ndarray,
+        sources: Float[Array, " nnz"],
+        elimination: Elimination,
+        rhs: Float[Array, "N columns"],
+    ) -> Float[Array, "N columns"]:
+        """Solve for other right-hand sides with the same factor."""
+        solved = Solved(rhs, *elimination.factor, null=elimination.null)
+        return solve(self._layout, sources, solved, rhs, arrays)

@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.core import Tracer
 
 from gnewt.graph import Plan
+from gnewt.kkt.engines.elimination import Elimination, EliminationStatus
 from gnewt.kkt.engines.reference.pivots import BlockPivot, eliminate
 
 
@@ -215,3 +220,67 @@ def _assemble(
     a[row, col] = a[col, row] = values[mine]
     s[row, col] = s[col, row] = bounds[mine]
     return a, s
+
+
+class ReferenceEngine:
+    """The NumPy oracle; inside jit it runs as a callback on the host."""
+
+    name = "reference"
+
+    def __init__(self, plan: Plan, num_sources: int, eps: float) -> None:
+        del num_sources
+        self.plan, self.eps = plan, eps
+        self.arrays = ()
+
+    def factor_solve(
+        self, arrays: tuple[()], sources: Array, shift: Array | float, rhs: Array
+    ) -> tuple[Array, Elimination]:
+        """Eliminate K for H + shift·I and solve for all columns."""
+        if not isinstance(sources, Tracer) and not isinstance(shift, Tracer) and not isinstance(rhs, Tracer):
+            return self._run(np.asarray(sources), shift, np.asarray(rhs))
+        shift = jnp.asarray(shift, sources.dtype)
+        real, whole = jax.ShapeDtypeStruct((), rhs.dtype), jax.ShapeDtypeStruct((), jnp.int32)
+        inertia = jax.ShapeDtypeStruct((3,), jnp.int32)
+        null = jax.ShapeDtypeStruct((self.plan.num_unknowns,), jnp.int8)
+        known: Any = (whole, inertia, whole, real, real, null)
+        shapes = (jax.ShapeDtypeStruct(rhs.shape, rhs.dtype), Elimination(*known, factor=()))
+
+        def run(sources: Array, shift: Array, rhs: Array) -> tuple[np.ndarray, Elimination]:
+            solution, known = self._run(np.asarray(sources), shift, np.asarray(rhs))
+            return np.asarray(solution), known._replace(factor=())
+
+        solution, known = jax.pure_callback(run, shapes, sources, shift, rhs, vmap_method="sequential")
+        return solution, known._replace(factor=shift)
+
+    def solve(self, arrays: tuple[()], sources: Array, elimination: Elimination, rhs: Array) -> Array:
+        """Solve for other right-hand sides; inside jit the elimination is made again."""
+        kept = elimination.factor
+        if isinstance(kept, ReferenceFactor) and not isinstance(rhs, Tracer):
+            return jnp.asarray(kept.solve(np.asarray(rhs, np.float64)), rhs.dtype)
+        shift = kept.shift if isinstance(kept, ReferenceFactor) else kept
+        return self.factor_solve(arrays, sources, shift, rhs)[0]
+
+    def _run(self, sources: np.ndarray, shift: Array | float, rhs: np.ndarray) -> tuple[Array, Elimination]:
+        if not np.all(np.isfinite(sources)):
+            nan, none = np.asarray(np.nan, rhs.dtype), np.zeros(self.plan.num_unknowns, np.int8)
+            known: Any = (
+                np.int32(EliminationStatus.NONFINITE),
+                np.zeros(3, np.int32),
+                np.int32(0),
+                nan,
+                nan,
+                none,
+            )
+            return jnp.full(rhs.shape, jnp.nan, rhs.dtype), Elimination(*known, factor=float(shift))
+        done = factorize(self.plan, sources, float(shift), self.eps)
+        null = np.zeros(self.plan.num_unknowns, np.int8)
+        null[done.null] = 1
+        known = (
+            np.int32(EliminationStatus.SINGULAR if len(done.null) else EliminationStatus.OK),
+            np.array(done.inertia, np.int32),
+            np.int32(done.num_delayed),
+            np.asarray(done.logdet, rhs.dtype),
+            np.asarray(done.smallest_pivot, rhs.dtype),
+            null,
+        )
+        return jnp.asarray(done.solve(rhs.astype(np.float64)), rhs.dtype), Elimination(*known, factor=done)
