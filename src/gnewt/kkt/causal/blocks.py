@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from gnewt.graph import Data, Structure
@@ -79,7 +82,7 @@ def _spread(rows: Float[Array, "n nnz"], places: np.ndarray) -> Array:
 
 
 def node_hessian(
-    structure: Structure, f: int, x: Float[Array, " k"], lam: Float[Array, " m"], data: tuple
+    structure: Structure, f: int, x: Float[Array, " k"], lam: Float[Array, " m"], data: tuple[ArrayLike, ...]
 ) -> Float[Array, "k k"]:
     """∂²(λ·Φ) at one instance of a family that has any, by the same programs that linearise all instances."""
     family = structure.families[f]
@@ -90,13 +93,9 @@ def node_hessian(
     return _spread(local.hessian(lam[:, None]).T.astype(x.dtype), _number_lower(family.hess_pattern))[0]
 
 
-def add_blocks(blocks: Sequence[tuple[Array, np.ndarray]], size: int) -> Array | None:
-    """Add square blocks [..., k, k] into zeros [..., size, size], each at its places; None where there are none."""
-    total = None
-    for block, places in blocks:
-        added = embed(block, places, places, size, size)
-        total = added if total is None else total + added
-    return total
+def add_blocks(blocks: Sequence[tuple[Array, np.ndarray]], size: int) -> Array:
+    """Add square blocks [..., k, k], at least one, into zeros [..., size, size], each at its places."""
+    return reduce(operator.add, (embed(block, places, places, size, size) for block, places in blocks))
 
 
 def embed(block: Array, rows: np.ndarray, cols: np.ndarray, n: int, m: int) -> Array:

@@ -1,6 +1,6 @@
 """The front step of a causal elimination, in two algebras.
 
-A front holds V over the slots that go (at the places `mine`) and the slots that stay (at `rest`). Outputs of a node go by
+A front holds V over slots that go and slots that stay. Outputs of a node go by
 substitution, x = Φ(pa); inputs go by minimisation, which leaves their policy u = ū + k + K(s - s̄). An algebra says how ∂²V is
 written: as it is, or as a root R with RᵀR = ∂²V. Where fronts are kept between steps is the business of a schedule
 (`kkt.causal.path`, `kkt.causal.serial`).
@@ -48,8 +48,8 @@ class ValueFunction(NamedTuple):
     hessian: Float[Array, "*r b b"]
 
 
-Places = np.ndarray
-"""Static places in a front."""
+FrontPlaces = tuple[np.ndarray, np.ndarray]
+"""Static places in a front: of the slots that go (`mine`), and of those that stay (`rest`)."""
 Minimised = tuple[AffinePolicy, Array, Array]
 """Policy, ∂²V over the slots that stay, and what is added to ∂V there."""
 FoundPolicies = list[tuple[AffinePolicy, ValueFunction | None]]
@@ -58,7 +58,7 @@ FoundPolicies = list[tuple[AffinePolicy, ValueFunction | None]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HessianAlgebra:
-    """∂²V as it is."""
+    """∂²V as it is. Matrices have a column for every slot of the front."""
 
     shift: Float[Array, ""]
     """μ, added to every Q_uu."""
@@ -74,27 +74,27 @@ class HessianAlgebra:
 
     def join(self, losses: Sequence[tuple[Array, np.ndarray]], size: int) -> Array | None:
         """Join losses [R, k, k], each with its places among so many slots, into what `widen` adds in each round."""
-        return add_blocks(losses, size)
+        return add_blocks(losses, size) if losses else None
 
     def widen(self, matrix: Array, more: int, losses: Array | None) -> Array:
         """Append slots on which V does not depend yet, and add losses."""
         matrix = jnp.pad(matrix, ((0, more), (0, more))) if more else matrix
         return matrix if losses is None else matrix + losses
 
-    def substitute(self, matrix: Array, mine: Places, rest: Places, jacobian: Array, coupled: bool) -> Array:
+    def substitute(self, matrix: Array, places: FrontPlaces, jacobian: Array, coupled: bool) -> Array:
         """Let slots go: V(x, s) becomes V(J s, s). Where it is not `coupled`, V depends on x alone."""
-        if not len(mine):
+        if not len(places[0]):
             return matrix
-        qvv, qvs, qss = _split(matrix, mine, rest)
+        qvv, qvs, qss = _split(matrix, places)
         out = jacobian.T @ (qvv @ jacobian)
         if not coupled:
             return out
         cross = jacobian.T @ qvs
         return out + cross + cross.T + qss
 
-    def minimise(self, matrix: Array, mine: Places, rest: Places, qu: Array) -> Minimised:
+    def minimise(self, matrix: Array, places: FrontPlaces, qu: Array) -> Minimised:
         """Let inputs go, where q_u = ∂V along them."""
-        quu, qus, qss = _split(matrix, mine, rest)
+        quu, qus, qss = _split(matrix, places)
         policy = minimise_over(quu, qus, qu, self.shift, self.definite)
         k, gain = policy.k, policy.gain
         if self.keep_shift:
@@ -110,7 +110,8 @@ class HessianAlgebra:
         return matrix
 
 
-def _split(matrix: Array, mine: np.ndarray, rest: np.ndarray) -> tuple[Array, Array, Array]:
+def _split(matrix: Array, places: FrontPlaces) -> tuple[Array, Array, Array]:
+    mine, rest = places
     own = take(matrix, mine, 0)
     return take(own, mine, 1), take(own, rest, 1), take(take(matrix, rest, 0), rest, 1)
 
@@ -184,13 +185,15 @@ class RootAlgebra:
         matrix = jnp.pad(matrix, ((0, 0), (0, more)))
         return matrix if losses is None else jnp.concatenate([matrix, losses])
 
-    def substitute(self, matrix: Array, mine: Places, rest: Places, jacobian: Array, coupled: bool) -> Array:
-        return _compress(take(matrix, mine, 1) @ jacobian + take(matrix, rest, 1))
+    def substitute(self, matrix: Array, places: FrontPlaces, jacobian: Array, coupled: bool) -> Array:
+        own, kept = (take(matrix, at, 1) for at in places)
+        return _compress(own @ jacobian + kept)
 
-    def minimise(self, matrix: Array, mine: Places, rest: Places, qu: Array) -> Minimised:
+    def minimise(self, matrix: Array, places: FrontPlaces, qu: Array) -> Minimised:
         """QR of the stacked factor, inputs first: Q_uu + μI = R_uuᵀ R_uu, and K = -R_uu⁻¹ R_us."""
-        own, kept, e = take(matrix, mine, 1), take(matrix, rest, 1), len(mine)
-        below = jnp.sqrt(self.shift) * jnp.eye(e, e + len(rest), dtype=matrix.dtype)
+        own, kept = (take(matrix, at, 1) for at in places)
+        e = own.shape[1]
+        below = jnp.sqrt(self.shift) * jnp.eye(e, e + kept.shape[1], dtype=matrix.dtype)
         r = jnp.linalg.qr(jnp.concatenate([jnp.concatenate([own, kept], 1), below]), mode="r")
         ruu, rus = r[:e, :e], r[:e, e:]
         half = jax.scipy.linalg.solve_triangular(ruu, qu, trans=1)

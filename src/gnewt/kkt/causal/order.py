@@ -63,8 +63,7 @@ def causal_order(structure: Structure, slots: np.ndarray) -> CausalOrder:
     position = np.empty(structure.num_slots, np.int64)
     position[slots] = np.arange(structure.num_slots)
     unit_of, members = _units(structure)
-    reads = _reads(structure, unit_of, len(members))
-    near = _coupled(structure, unit_of, len(members))
+    reads, near = _neighbours(structure, unit_of, len(members))
     waiting = np.zeros(len(members), np.int64)
     for parents in reads:
         waiting[list(parents)] += 1
@@ -111,29 +110,16 @@ def _units(structure: Structure) -> tuple[np.ndarray, list[np.ndarray]]:
     return unit_of, np.split(order, np.flatnonzero(np.diff(unit_of[order])) + 1)
 
 
-def _reads(structure: Structure, unit_of: np.ndarray, num: int) -> list[set[int]]:
-    """For each unit, the units that its instances read."""
-    reads: list[set[int]] = [set() for _ in range(num)]
-    for f in structure.nodes:
-        family = structure.families[f]
-        assert family.outs is not None
-        for args, outs in zip(unit_of[family.args].tolist(), unit_of[family.outs].tolist(), strict=True):
-            for u in set(outs):
-                reads[u].update(args)
-                reads[u].discard(u)
-    return reads
-
-
-def _coupled(structure: Structure, unit_of: np.ndarray, num: int) -> list[set[int]]:
-    """For each unit, the units that share a loss with it."""
-    near: list[set[int]] = [set() for _ in range(num)]
-    for f in structure.losses:
-        for args in unit_of[structure.families[f].args].tolist():
-            scope = set(args)
-            for u in scope:
-                near[u] |= scope
-                near[u].discard(u)
-    return near
+def _neighbours(structure: Structure, unit_of: np.ndarray, num: int) -> tuple[list[set[int]], list[set[int]]]:
+    """For each unit, the units that its instances read, and the units that share a loss with it."""
+    reads, near = ([set[int]() for _ in range(num)] for _ in range(2))
+    for family in structure.families:
+        found, ends = (near, family.args) if family.outs is None else (reads, family.outs)
+        for args, mine in zip(unit_of[family.args].tolist(), unit_of[ends].tolist(), strict=True):
+            for u in set(mine):
+                found[u].update(args)
+                found[u].discard(u)
+    return reads, near
 
 
 def _steps(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import jax
@@ -19,7 +20,7 @@ from jaxtyping import Float
 
 from gnewt.graph import Data, Maps
 from gnewt.kkt.causal.blocks import CausalModels, add_blocks, embed, embed_axis, node_hessian, take
-from gnewt.kkt.causal.front import AffinePolicy, Algebra, FoundPolicies, ValueFunction
+from gnewt.kkt.causal.front import Algebra, FoundPolicies, ValueFunction
 from gnewt.kkt.causal.order import CausalOrder
 from gnewt.kkt.causal.rounds import PathLoop, PathStep, StepInstances, find_rounds
 
@@ -94,9 +95,13 @@ class PathWalk:
                     if isinstance(part, NodeNumbers):
                         wave = self._substitute(step, part, wave, algebra, models)
                         continue
-                    wave, policy = _minimise(step, part, wave, algebra)
-                    values = ValueFunction(wave[1] + part.lam_rest, algebra.hessian(wave[0]))
-                    out.append((policy, values if keep_values else None))
+                    matrix, gradient = _widen(wave, step, part.losses, algebra)
+                    qu = take(gradient, step.mine) + part.lam
+                    policy, matrix, push = algebra.minimise(matrix, (step.mine, step.rest), qu)
+                    wave, values = (matrix, take(gradient, step.rest) + push), None
+                    if keep_values:
+                        values = ValueFunction(part.lam_rest + wave[1], algebra.hessian(matrix))
+                    out.append((policy, values))
                 return wave, out
 
             wave, out = _repeat(loop, run, wave, parts)
@@ -126,17 +131,14 @@ class PathWalk:
         lam = step.slots.read(models.duals, maps).reshape(rounds, -1)
         joined = algebra.join([(block, args) for block, args, _ in blocks(losses, step.losses)], step.size)
         if step.is_input:
-            lam_rest = step.kept.read(models.duals, maps).reshape(rounds, -1)
-            return InputNumbers(joined, lam, lam_rest)
+            return InputNumbers(joined, lam, step.kept.read(models.duals, maps).reshape(rounds, -1))
         jacobian = jnp.zeros((rounds, len(step.mine), rest), lam.dtype)
         for block, args, outs in blocks(models.jacobians, step.nodes):
             jacobian = jacobian + embed(block, outs, place[args], len(step.mine), rest)
         curvature, curved = None, []
         if models.mode == "adjoint":
-            curvature = add_blocks(
-                [(block, place[args]) for block, args, _ in blocks(models.hessians, step.nodes)], rest
-            )
-            curvature = None if curvature is None else models.share * curvature
+            found = [(block, place[args]) for block, args, _ in blocks(models.hessians, step.nodes)]
+            curvature = models.share * add_blocks(found, rest) if found else None
         for use in self._curved(step, models.mode):
             kept = step.kept.read(models.slots, maps).reshape(rounds, -1)
             x = jnp.stack([take(kept, place[args]) for args in use.args], 1)
@@ -149,7 +151,7 @@ class PathWalk:
         """x_v = Φ(pa): V(x_v, s) becomes V(J s, s), and λ·∂²Φ comes on top."""
         matrix, gradient = _widen(wave, step, part.losses, algebra)
         coupled = bool((step.rest < step.num_before).any())
-        out = algebra.substitute(matrix, step.mine, step.rest, part.jacobian, coupled)
+        out = algebra.substitute(matrix, (step.mine, step.rest), part.jacobian, coupled)
         if not len(step.mine):
             return out, gradient
         if part.curvature is not None:
@@ -169,11 +171,10 @@ class PathWalk:
 
     def _rows(self, maps: Maps, data: Data, rounds: int, use: StepInstances) -> Rows:
         axes = self.order.structure.families[use.family].data_axes
+        shape, given = (rounds, len(use.args)), zip(axes, data[use.family], strict=True)
+        read = partial(use.rows.read, maps=maps)
         return [
-            None
-            if axis is None
-            else use.rows.read(jnp.asarray(d), maps).reshape(rounds, len(use.args), *np.shape(d)[1:])
-            for axis, d in zip(axes, data[use.family], strict=True)
+            None if a is None else read(jnp.asarray(d)).reshape(*shape, *np.shape(d)[1:]) for a, d in given
         ]
 
     # Forward: nonlinear back-substitution
@@ -235,15 +236,8 @@ def _columns(data: tuple[ArrayLike, ...], rows: Rows, c: int) -> tuple[ArrayLike
     return tuple(d if row is None else row[c] for d, row in zip(data, rows, strict=True))
 
 
-def _minimise(step: PathStep, part: InputNumbers, wave: Wave, algebra: Algebra) -> tuple[Wave, AffinePolicy]:
-    matrix, gradient = _widen(wave, step, part.losses, algebra)
-    qu = take(gradient, step.mine) + part.lam
-    policy, matrix, push = algebra.minimise(matrix, step.mine, step.rest, qu)
-    return (matrix, take(gradient, step.rest) + push), policy
-
-
 def _widen(wave: Wave, step: PathStep, losses: Array | None, algebra: Algebra) -> Wave:
-    """V with the new slots of a step, on which it does not depend yet, and with its losses."""
+    """V with the new slots of a step, on which V does not depend yet, and with its losses."""
     more = step.size - step.num_before
     return algebra.widen(wave[0], more, losses), jnp.pad(wave[1], (0, more)) if more else wave[1]
 

@@ -6,9 +6,9 @@ vector and puts back what the step leaves. Compile time does not depend on the n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,29 +25,30 @@ from gnewt.kkt.causal.order import CausalOrder
 _INPUT, _NODE, _CURVED = 0, 1, 2
 """Kinds of events; Hessians of family i of the curved nodes are events of kind _CURVED + i."""
 
-State = tuple[Array, Array]
+PairState = tuple[Array, Array]
 """∂²V of all pairs, and ∂V less λ of all slots (the δλ form, E10); the last entry of each is zero, for padding."""
-Branch = Callable[[State, Array], tuple[State, tuple[AffinePolicy, ValueFunction | None]]]
-T = TypeVar("T", np.ndarray, Array)
+StepOutcome = tuple[PairState, tuple[AffinePolicy, ValueFunction | None]]
+Branch = Callable[[PairState, Array], StepOutcome]
+Integers = np.ndarray | Array
 
 
-class SerialMaps(NamedTuple, Generic[T]):
+class SerialMaps(NamedTuple):
     """Integers of the walk, on the host or on the device. Places beyond the last are padding."""
 
-    slots: T  # [steps, e]: slots that go ...
-    separator: T  # [steps, b]: ... and those that stay
-    front: T  # [steps, e + b, e + b]: pairs of a front ...
-    left: T  # [steps, b, b]: ... and of what a step leaves, its upper triangle
-    reads: T  # [steps, e, b]: pairs (slot, slot it reads) of a step
-    hessians: list[T]  # [n, k, k] of every family: the pairs of its arguments, each once
-    jacobians: dict[int, T]  # [n, m, k] of every node family: its pairs (slot, slot it reads)
-    args: dict[int, T]
-    outs: dict[int, T]
-    steps: tuple[T, T, T]
+    slots: Integers  # [steps, e]: slots that go ...
+    separator: Integers  # [steps, b]: ... and those that stay
+    front: Integers  # [steps, e + b, e + b]: pairs of a front ...
+    left: Integers  # [steps, b, b]: ... and of what a step leaves, its upper triangle
+    reads: Integers  # [steps, e, b]: pairs (slot, slot it reads) of a step
+    hessians: list[Integers]  # [n, k, k] of every family: the pairs of its arguments, each once
+    jacobians: Mapping[int, Integers]  # [n, m, k] of every node family: its pairs (slot, slot it reads)
+    args: Mapping[int, Integers]
+    outs: Mapping[int, Integers]
+    steps: tuple[Integers, Integers, Integers]
     """Kinds of the steps, their numbers, and places of kind 0, which are inputs ..."""
-    events: tuple[T, T, T]
+    events: tuple[Integers, Integers, Integers]
     """... and the same with events (kind, instance) for the Hessian of a node, as soon as its duals are known."""
-    forward: tuple[T, T, T]
+    forward: tuple[Integers, Integers, Integers]
     """(0, number of an input step) or (1 + number of a node family, instance), in the order of evaluation."""
 
 
@@ -80,14 +81,14 @@ class SerialWalk:
             {f: _find(reads, keys[f]) for f in nodes},
             args,
             outs,
-            *(_columns_of(pairs) for pairs in self._list_events()),
+            *(_columns_of(listed) for listed in self._list_events()),
         )
 
     @property
     def input_steps(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """(slots [R, e], separators [R, b]) of the input steps, padded by the number of slots."""
         rows = list(self.order.inputs)
-        return [(self.arrays.slots[rows], self.arrays.separator[rows])]
+        return [(np.asarray(self.arrays.slots)[rows], np.asarray(self.arrays.separator)[rows])]
 
     def _list_events(self) -> list[list[tuple[int, int]]]:
         """`steps`, `events` and `forward` of the maps, as pairs."""
@@ -105,7 +106,7 @@ class SerialWalk:
     # Backward
 
     def eliminate(
-        self, maps: SerialMaps[Array], models: CausalModels, algebra: HessianAlgebra, keep_values: bool
+        self, maps: SerialMaps, models: CausalModels, algebra: HessianAlgebra, keep_values: bool
     ) -> FoundPolicies:
         """As `PathWalk.eliminate`, with one list of all input steps."""
         dtype = models.slots.dtype
@@ -126,7 +127,7 @@ class SerialWalk:
 
     def _branches(
         self,
-        maps: SerialMaps[Array],
+        maps: SerialMaps,
         models: CausalModels,
         algebra: HessianAlgebra,
         keep_values: bool,
@@ -138,26 +139,24 @@ class SerialWalk:
         nothing = AffinePolicy(*(jnp.zeros(shape, dtype) for shape in ((e,), (e, b), (), (), ())))
         no_values = ValueFunction(jnp.zeros(b, dtype), jnp.zeros((b, b), dtype)) if keep_values else None
 
-        def minimise(state: State, i: Array) -> tuple[State, tuple[AffinePolicy, ValueFunction | None]]:
+        def minimise(state: PairState, i: Array) -> StepOutcome:
             (matrix, p), mine, rest = state, maps.slots[i], maps.separator[i]
             # Slots that only pad get a large pivot, so that the smallest one is a true one.
             real = mine < self.structure.num_slots
             large = jnp.where(real, 0, float(jnp.finfo(dtype).max) ** 0.5).astype(dtype)
             front = matrix[maps.front[i]] + jnp.diag(jnp.pad(large, (0, b)))
             qu = jnp.where(real, p[mine] + lam[mine], 0)
-            policy, left, push = algebra.minimise(front, *places, qu)
+            policy, left, push = algebra.minimise(front, places, qu)
             matrix, p = matrix.at[maps.left[i]].set(left).at[-1].set(0), p.at[rest].add(push)
             return (matrix, p), (policy, ValueFunction(p[rest] + lam[rest], left) if keep_values else None)
 
-        def substitute(state: State, i: Array) -> tuple[State, tuple[AffinePolicy, ValueFunction | None]]:
+        def substitute(state: PairState, i: Array) -> StepOutcome:
             (matrix, p), j = state, jacobian[maps.reads[i]]
-            left = algebra.substitute(matrix[maps.front[i]], *places, j, True)
+            left = algebra.substitute(matrix[maps.front[i]], places, j, True)
             matrix = matrix.at[maps.left[i]].set(left).at[-1].set(0)
             return (matrix, p.at[maps.separator[i]].add(j.T @ p[maps.slots[i]])), (nothing, no_values)
 
-        def curve(
-            f: int, state: State, row: Array
-        ) -> tuple[State, tuple[AffinePolicy, ValueFunction | None]]:
+        def curve(f: int, state: PairState, row: Array) -> StepOutcome:
             """∂²(λ·Φ) of one instance, with λ = ∂V."""
             (matrix, p), outs = state, maps.outs[f][row]
             columns = _columns(self.structure.families[f], models.data[f], row)
@@ -172,7 +171,7 @@ class SerialWalk:
 
     def roll_out(
         self,
-        maps: SerialMaps[Array],
+        maps: SerialMaps,
         data: Data,
         slots: Float[Array, " S"],
         found: FoundPolicies,
@@ -193,7 +192,7 @@ class SerialWalk:
 
         branches = [steer, *(partial(evaluate, f) for f in self.structure.nodes)]
 
-        def run(s: Array, xs: tuple[Array, Array]) -> tuple[Array, None]:
+        def run(s: Array, xs: tuple[Integers, Integers]) -> tuple[Array, None]:
             return jax.lax.switch(xs[0], branches, s, xs[1]), None
 
         return jax.lax.scan(run, jnp.zeros_like(nominal), maps.forward[:2])[0][:-1]
