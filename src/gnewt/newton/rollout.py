@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from gnewt._errors import PlanError, explain_error
+from gnewt._errors import PlanError
 from gnewt.kkt import DUALS, FoundPolicies, LocalModels
 from gnewt.newton.causal import CausalElimination, causal_elimination
 from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, noise_of
@@ -81,15 +81,11 @@ class Rollout:
 
     def __post_init__(self) -> None:
         if self.duals not in DUALS:
-            raise PlanError(
-                explain_error(f"unknown duals {self.duals!r}", remedy=f"use one of {', '.join(DUALS)}")
-            )
+            raise PlanError(f"unknown duals {self.duals!r}", remedy=f"use one of {', '.join(DUALS)}")
         if self.square_root and self.duals != "zero":
             raise PlanError(
-                explain_error(
-                    f"the square-root form needs positive semidefinite pieces; duals={self.duals!r} have others (E22)",
-                    remedy="use duals='zero' (iLQR), or square_root=False",
-                )
+                f"the square-root form needs positive semidefinite pieces; duals={self.duals!r} have others (E22)",
+                remedy="use duals='zero' (iLQR), or square_root=False",
             )
 
     @property
@@ -232,32 +228,24 @@ def choose_search(search: Search | None, duals: str, back_substitution: str) -> 
     """The search that `minimize` runs with: the given one, a trust region, or a rollout."""
     if back_substitution not in BACK_SUBSTITUTIONS or duals not in DUALS:
         raise PlanError(
-            explain_error(
-                f"unknown duals {duals!r} or back-substitution {back_substitution!r}",
-                remedy=f"use duals in {', '.join(DUALS)} and back_substitution in {', '.join(BACK_SUBSTITUTIONS)}",
-            )
+            f"unknown duals {duals!r} or back-substitution {back_substitution!r}",
+            remedy=f"use duals in {', '.join(DUALS)} and back_substitution in {', '.join(BACK_SUBSTITUTIONS)}",
         )
     if search is not None and (isinstance(search, type) or not isinstance(search, Search)):
         raise PlanError(
-            explain_error(
-                f"search is {search!r}, which is none",
-                remedy="give an object: gnewt.newton.TrustRegion(), LineSearch() or Rollout()",
-            )
+            f"search is {search!r}, which is none",
+            remedy="give an object: gnewt.newton.TrustRegion(), LineSearch() or Rollout()",
         )
     if back_substitution == "linear":
         if duals == "value":
             raise PlanError(
-                explain_error(
-                    "value duals are those of policies, which linear back-substitution does not follow",
-                    remedy="use back_substitution='nonlinear' (DDP)",
-                )
+                "value duals are those of policies, which linear back-substitution does not follow",
+                remedy="use back_substitution='nonlinear' (DDP)",
             )
         return TrustRegion() if search is None else search
     if search is not None and not isinstance(search, Rollout):
         raise PlanError(
-            explain_error(
-                f"{type(search).__name__} searches along a line, nonlinear back-substitution along a curve",
-                remedy="leave search out, or give a gnewt.newton.Rollout",
-            )
+            f"{type(search).__name__} searches along a line, nonlinear back-substitution along a curve",
+            remedy="leave search out, or give a gnewt.newton.Rollout",
         )
     return Rollout(duals) if search is None else search
