@@ -30,7 +30,9 @@ from rich.progress import track
 
 import gnewt
 from gnewt.kkt import lifted_product
-from gnewt.newton import Objective, describe, system_of
+from gnewt.newton.objective import Objective
+from gnewt.newton.step import describe
+from gnewt.newton.system import system_of
 from gnewt.plan import make_plan
 
 HERE = pathlib.Path(__file__).parent

@@ -29,7 +29,9 @@ from convergence import Local, local_convergence  # noqa: E402
 
 from gnewt import control  # noqa: E402
 from gnewt.control.slots import stage_order  # noqa: E402
-from gnewt.newton import Objective, sweep_of, system_of  # noqa: E402
+from gnewt.newton.objective import Objective  # noqa: E402
+from gnewt.newton.sweep import sweep_of  # noqa: E402
+from gnewt.newton.system import system_of  # noqa: E402
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 TOLERANCE = 1e-8
@@ -162,10 +164,10 @@ CASES = (pendulum, cartpole, car, drone, arm)
 
 def full_step(case: Case, method: str) -> Callable[[Any], Any]:
     """us ↦ us after a step with η = 1 and μ = 0; with what `control.solve` has compiled."""
-    objective, given = Objective(case.problem.stages.objective), case.problem.given
+    objective, given = Objective(case.problem.stages.with_states, has_aux=True), case.problem.given
     duals, back_substitution = control.METHODS[method]
     structure = objective.at((case.us, given)).structure
-    order = stage_order(case.problem, structure, case.us)
+    order = stage_order(case.problem, structure)
     curvature = "exact" if duals == "adjoint" else "gauss_newton"
     system = system_of(objective.at((case.us, given)), order, curvature)
     sweep = sweep_of(system)

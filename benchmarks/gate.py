@@ -29,7 +29,8 @@ import ocp
 from rich.console import Console
 from rich.table import Table
 
-from gnewt.newton import Objective, system_of
+from gnewt.newton.objective import Objective
+from gnewt.newton.system import system_of
 
 BASELINE = harness.HERE / "baseline.json"
 TOLERANCE = {"slots": 1.02, "families": 1.0, "width": 1.02, "fronts": 1.02, "flops": 1.02, "bytes": 1.02}

@@ -25,7 +25,8 @@ import numpy as np
 from solvers import Native
 
 import gnewt
-from gnewt.newton import Objective, system_of
+from gnewt.newton.objective import Objective
+from gnewt.newton.system import system_of
 
 NX, NU = 4, 1
 LENGTHS = (1_000, 10_000, 100_000, 1_000_000)

@@ -15,7 +15,8 @@ from harness import relative
 
 from gnewt.graph import Structure
 from gnewt.kkt import STATUSES, Elimination, LocalModels
-from gnewt.newton import Objective, system_of
+from gnewt.newton.objective import Objective
+from gnewt.newton.system import system_of
 
 
 class Native:

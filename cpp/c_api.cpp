@@ -1,5 +1,6 @@
 // The C interface: plain arrays in, status codes out. No exception crosses it; no state is kept.
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <new>
 
@@ -16,7 +17,7 @@ using namespace gnewt;
 
 namespace {
 
-// Statuses, as src/gnewt/_native.py knows them.
+// What a call says of itself: PlannerStatus of src/gnewt/_native.py.
 enum Status : int { kOk = 0, kOutOfMemory = 1, kInvalidInput = 2, kFailed = 3, kOverLimit = 4 };
 
 template <class F>
@@ -44,8 +45,15 @@ void copy(const std::vector<T>& from, T* to) {
 
 }  // namespace
 
+// Name of a status, null for a number that has none: tests compare them with those of Python.
+GNEWT_API const char* gnewt_planner_status_name(int number) {
+    static const char* const names[] = {"ok", "out of memory", "invalid input", "failed", "over limit"};
+    static_assert(sizeof names / sizeof *names == kOverLimit + 1, "every status has a name");
+    return 0 <= number && number <= kOverLimit ? names[number] : nullptr;
+}
+
 // Counts changes of this interface; the loader refuses a library that speaks another one.
-GNEWT_API int gnewt_abi_version() { return 4; }
+GNEWT_API int gnewt_abi_version() { return 5; }
 
 GNEWT_API int gnewt_join_pairs(Count num, Count num_pairs, const Count* a, const Count* b, int symmetric, Count* ptr,
                                Index* idx, Count* num_kept) {
@@ -92,8 +100,12 @@ GNEWT_API void gnewt_tree_free(Tree* tree) { std::unique_ptr<Tree>(tree).reset()
 GNEWT_API int gnewt_merge_fronts(int causal, Count num, const Index* parent, const Count* p, const Count* q,
                                  const Count* b, const Count* reads, const Count* link_ptr, const Index* link_bag,
                                  const Count* link_reads, const Count* sep_ptr, const Index* sep_item, Count num_items,
-                                 const Index* bag_of_item, const Count* pairs_of_item, Count* top) {
+                                 const Index* bag_of_item, const Count* pairs_of_item, Count num_model,
+                                 const Count* model, Count* top) {
     return guarded([&] {
+        if (num_model != sizeof(TimeModel) / sizeof(Count)) throw InvalidInput("a model with other constants");
+        TimeModel times;
+        std::memcpy(&times, model, sizeof times);
         const Bags bags{causal != 0,
                         {parent, num},
                         {p, num},
@@ -105,7 +117,7 @@ GNEWT_API int gnewt_merge_fronts(int causal, Count num, const Index* parent, con
                         rows(num, sep_ptr, sep_item),
                         {bag_of_item, num_items},
                         {pairs_of_item, num_items}};
-        merge_fronts(bags, {top, num});
+        merge_fronts(bags, times, {top, num});
     });
 }
 
@@ -122,7 +134,8 @@ GNEWT_API int gnewt_place_entries(Count num_fronts, const Count* elim_ptr, const
     });
 }
 
-// Make a layout, ask for its size, copy it out, free it.
+// Make a layout, ask for its size, copy it out, free it. `sizes` gets four numbers: the length of the array, how many
+// numbers and how many integers a factor takes, and the unknowns of the largest front without its pairs.
 GNEWT_API int gnewt_layout_make(Count num_inputs, Count num_slots, int causal, Count num_fronts, const Index* parent,
                                 const Count* elim_ptr, const Index* elim_idx, const Count* sep_ptr,
                                 const Index* sep_idx, const Index* sep_pos, const Count* entry_ptr,
@@ -151,6 +164,7 @@ GNEWT_API int gnewt_layout_make(Count num_inputs, Count num_slots, int causal, C
         sizes[0] = static_cast<Count>(made->array.size());
         sizes[1] = made->factor_size;
         sizes[2] = made->index_size;
+        sizes[3] = made->max_rest;
         *layout = made.release();
     });
 }

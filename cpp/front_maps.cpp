@@ -9,7 +9,6 @@ Count place_entries(const Fronts& fronts, Span<const Count> position, Span<const
                     Span<Count> target, Span<Count> entry_ptr, Span<Index> entry_row, Span<Index> entry_col) {
     const Count num_fronts = fronts.elim_ptr.size - 1;
     const Count num_unknowns = fronts.elim_ptr[num_fronts];
-    const auto u = [](Count i) { return static_cast<std::size_t>(i); };
     if (position.size != num_unknowns || a.size >= Count{1} << 32) throw InvalidInput("arrays of wrong lengths");
     for (Count at : position)
         if (at < 0 || at >= num_unknowns) throw InvalidInput("a position out of range");

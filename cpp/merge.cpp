@@ -1,4 +1,4 @@
-// Merging of small fronts by modelled time; see plan/merge.py, whose constants and tie-breaks these are.
+// Merging of small fronts by modelled time: the same decisions as plan/merge.py, which hands the constants over.
 #include <algorithm>
 #include <queue>
 #include <utility>
@@ -8,27 +8,6 @@
 namespace gnewt {
 
 namespace {
-
-constexpr Index kNone = -1;
-constexpr Count kFew = 16, kLarge = 100'000;
-
-std::size_t u(Count i) { return static_cast<std::size_t>(i); }
-
-Count causal_time(Count p, Count q, Count b, Count reads, bool cross) {
-    const Count n = q + b;
-    Count time = 22'000 + q * (27'500 + 1'360 * n) + 7 * (n * n * n - b * b * b);
-    if (p) time += 54'000 + 46 * p * (2 * p + n) * (n + 2);
-    if (p && cross) time += p * n * (1'600 + 46 * (n + 2));
-    if (reads) time += 3'000 * p * (p + 3) + reads * (1'500 * p + 180 * n);
-    return time;
-}
-
-Count free_time(Count e, Count b) {
-    const Count n = e + b;
-    return 150'000 + 50'000 * e + n * n * (2'500 + 100 * e);
-}
-
-Count message_time(Count b, bool straddles) { return 32'500 + (straddles ? 49'500 : 16'500) + 690 * b * b; }
 
 // Lists of bags, each bag on one list: doubly linked, to be joined and taken from in constant time.
 class Lists {
@@ -70,7 +49,8 @@ private:
 
 class Merger {
 public:
-    explicit Merger(const Bags& bags) : bags_(bags), members_(bags.parent.size), children_(bags.parent.size) {
+    Merger(const Bags& bags, const TimeModel& model)
+        : bags_(bags), model_(model), members_(bags.parent.size), children_(bags.parent.size) {
         for (Count i = 0; i < bags.parent.size; ++i) {
             const Index bag = static_cast<Index>(i), up = bags.parent[i];
             if (up != kNone && (up <= i || up >= bags.parent.size)) throw InvalidInput("a bag after its parent");
@@ -92,18 +72,17 @@ public:
             if (into_[u(c)] != c) continue;
             const Index up = find(bags_.parent[c]);
             const Count saving = saved(c, up);
-            if (saving < -value) {  // what is around it has changed since
+            if (saving < -value) {  // the bags around c have changed since it was offered
                 if (saving > 0) heap_.push({-saving, c});
                 continue;
             }
-            Index near[kFew];
-            Count num = 0;
-            for (Index k = children_.first(c); k != kNone && num < kFew; k = children_.next(k)) near[num++] = k;
+            near_.assign(1, up);
+            Index k = children_.first(c);
+            for (Count num = 0; k != kNone && num < model_.few; ++num, k = children_.next(k)) near_.push_back(k);
             join(c, up);
             children_.remove(up, c);
             children_.append(up, c);
-            offer(up);
-            for (Count k = 0; k < num; ++k) offer(near[k]);
+            for (Index i : near_) offer(i);
         }
     }
 
@@ -115,6 +94,24 @@ public:
 private:
     using Entry = std::pair<Count, Index>;  // minus what is saved, child
 
+    // The three times of the model; plan/merge.py says what the arguments are.
+    Count causal_time(Count p, Count q, Count b, Count reads, bool cross) const {
+        const Count n = q + b;
+        Count time = model_.front + q * (model_.input + model_.input_row * n) + model_.cube * (n * n * n - b * b * b);
+        if (p) time += model_.pairs + model_.product * p * (2 * p + n) * (n + 2);
+        if (p && cross) time += p * n * (model_.cross + model_.product * (n + 2));
+        if (reads) time += model_.nested * p * (p + 3) + reads * (model_.nested_pair * p + model_.nested_rest * n);
+        return time;
+    }
+    Count free_time(Count e, Count b) const {
+        const Count n = e + b;
+        return model_.free_front + model_.free_unknown * e + n * n * (model_.free_entry + model_.free_product * e);
+    }
+    Count message_time(Count b, bool straddles) const {
+        return model_.message + (straddles ? model_.straddling : model_.whole) + model_.message_entry * b * b;
+    }
+
+    // Reads of pairs of `up` by pairs of c.
     Count reads_of(Index c, Index up) {
         Count total = 0;
         for (Index i = members_.first(c); i != kNone; i = members_.next(i))
@@ -162,19 +159,19 @@ private:
     // Time that is saved if c joins its parent.
     Count saved(Index c, Index up) {
         const Count p = p_[u(c)] + p_[u(up)], q = q_[u(c)] + q_[u(up)], b = bags_.b[up];
-        if (p + q + b > kLarge) return 0;
+        if (p + q + b > model_.large) return 0;
         if (!bags_.causal) return free_time(q_[u(c)], bags_.b[c]) + free_time(q_[u(up)], b) - free_time(q, b);
         const Count apart = own_time(c, true) + own_time(up, true), reads = reads_[u(c)] + reads_[u(up)];
         const Count num = children_.size(c) + children_.size(up) - 1;
         const auto crossing = [&] { return p_[u(c)] && p_[u(up)] ? reads_of(c, up) : 0; };
-        if (num > kFew) {  // the messages of the others stay as they are
+        if (num > model_.few) {  // the messages of the other children are taken to stay as they are
             const Count before = message_time(bags_.b[c], p > 0) + apart;
             const Count best = before - causal_time(p, q, b, reads, true);
             return best <= 0 ? best : before - causal_time(p, q, b, reads + crossing(), true);
         }
         Count best = message_time(bags_.b[c], true) - causal_time(p, q, b, 0, false) + apart;
         for (Index k = children_.first(c); k != kNone; k = children_.next(k)) best += message_time(bags_.b[k], true);
-        if (best <= 0) return best;  // not even if all that is unknown were in favour
+        if (best <= 0) return best;  // nothing is saved even if every unknown term favours the merge
         Messages messages{num, p, c, up};
         for (Index k = children_.first(up); k != kNone; k = children_.next(k))
             if (k != c) add(messages, k);
@@ -197,7 +194,7 @@ private:
         into_[u(c)] = up;
     }
 
-    // Merge leaves below one bag that have the same separator, in rounds: two by two, those two by two, ...
+    // Merge leaves below one bag that have the same separator, in rounds: two by two, then the results two by two, ...
     void join_twins(Index up) {
         std::vector<Index> leaves;
         for (Index k = children_.first(up); k != kNone; k = children_.next(k))
@@ -229,28 +226,29 @@ private:
 
     bool twins_save(Index a, Index z) const {
         const Count p = p_[u(a)] + p_[u(z)], q = q_[u(a)] + q_[u(z)], b = bags_.b[z];
-        if (p + q + b > kLarge) return false;
+        if (p + q + b > model_.large) return false;
         if (!bags_.causal) return free_time(q, b) < free_time(q_[u(a)], b) + free_time(q_[u(z)], b);
         const Count together = causal_time(p, q, b, reads_[u(a)] + reads_[u(z)], false);
         return together < own_time(a, false) + own_time(z, false) + message_time(b, false);
     }
 
     const Bags& bags_;
+    const TimeModel& model_;
     std::vector<Count> p_, q_, reads_;
-    std::vector<Index> into_;
+    std::vector<Index> into_, near_;
     Lists members_, children_;
     std::priority_queue<Entry, std::vector<Entry>, std::greater<Entry>> heap_;
 };
 
 }  // namespace
 
-void merge_fronts(const Bags& bags, Span<Count> top) {
+void merge_fronts(const Bags& bags, const TimeModel& model, Span<Count> top) {
     check_rows(bags.links, bags.parent.size);
     check_rows(bags.separators, bags.bag_of_item.size);
     for (Index item : bags.separators.idx)
         if (bags.bag_of_item[item] < 0 || bags.bag_of_item[item] >= bags.parent.size)
             throw InvalidInput("an item in no bag");
-    Merger merger(bags);
+    Merger merger(bags, model);
     merger.run();
     for (Count i = 0; i < top.size; ++i) top[i] = merger.find(static_cast<Index>(i));
 }

@@ -1,60 +1,27 @@
-// The plan as the native engine reads it: one flat int32 array; see engine/plan_view.hpp for what it holds, and
-// kkt/engines/native/packing.py for the parts of a front.
+// Writes the binary plan: plan_format.hpp says what it holds, kkt/engines/native/packing.py draws the parts of a front.
+#include "plan_writer.hpp"
+
 #include <algorithm>
+#include <cstring>
 #include <limits>
-#include <tuple>
 #include <unordered_map>
 #include <utility>
 
-#include "plan_writer.hpp"
+#include "source_blocks.hpp"
 
 namespace gnewt {
 
+using namespace plan_format;
+
 namespace {
 
-constexpr Index kPlanVersion = 3, kHeaderSize = 14;
-enum Kind : Index { kF, kG, kPP, kC, kR };
-enum Flag : Index { kChildIsPairs = 1, kCross = 2, kNested = 4, kDenseJacobian = 8, kInputBelow = 16 };
-
-std::size_t u(Count i) { return static_cast<std::size_t>(i); }
-
-Index narrow(Count i) {
-    if (i < std::numeric_limits<Index>::min() || i > std::numeric_limits<Index>::max())
-        throw OverLimit("an index beyond 31 bits");
-    return static_cast<Index>(i);
+// Append the integers of a record to a list.
+template <class Record>
+void append(std::vector<Index>& list, const Record& record) {
+    const std::size_t end = list.size();
+    list.resize(end + kInts<Record>);
+    std::memcpy(list.data() + end, &record, sizeof record);
 }
-
-// A number that is added to a part of a front.
-struct Contribution {
-    Index kind, row, col;
-    Count source;
-};
-
-// Consecutive sources that are consecutive in a row of a part, or, transposed, in a column.
-struct Run {
-    Index kind, transposed, outer, inner;
-    Count length, source;
-};
-
-// Runs below each other whose lengths and starts follow a rule: rectangles and packed triangles.
-struct Block {
-    Run first;
-    Count rows, dlen, step, dstep;
-
-    // The next run joins if it stands right below and keeps the rule; the second and the third set it.
-    bool take(const Run& run, const Run& last) {
-        if (run.kind != first.kind || run.transposed != first.transposed || run.inner != first.inner ||
-            run.outer != last.outer + 1)
-            return false;
-        const Count longer = run.length - last.length, further = run.source - last.source;
-        if (rows > 1 && longer != dlen) return false;
-        if (rows > 2 && further != step + (rows - 1) * dstep) return false;
-        if (rows == 1) dlen = longer, step = further;
-        if (rows == 2) dstep = further - step;
-        ++rows;
-        return true;
-    }
-};
 
 class Writer {
 public:
@@ -73,7 +40,8 @@ public:
 private:
     Count num_fronts() const { return plan_.parent.size; }
     Count num_eliminated(Count i) const { return plan_.elim_ptr[i + 1] - plan_.elim_ptr[i]; }
-    Count begin(Count i) const { return plan_.elim_ptr[i] + plan_.sep_ptr[i]; }  // of a front's unknowns in local_
+    // Where the unknowns of a front begin in local_.
+    Count begin(Count i) const { return plan_.elim_ptr[i] + plan_.sep_ptr[i]; }
     Count size(Count i) const { return begin(i + 1) - begin(i); }
     Count separator_size(Count i) const { return plan_.sep_ptr[i + 1] - plan_.sep_ptr[i]; }
 
@@ -107,10 +75,11 @@ private:
             if (source < 0 || source >= num_sources_) throw InvalidInput("no such source");
     }
 
-    // Every subtree contiguous: Schur complements wait on a stack.
+    // Number the fronts so that every subtree is contiguous: Schur complements wait on a stack.
     void number_fronts() {
         const Count num = num_fronts();
-        std::vector<Index> size(u(num), 1), room(u(num), 0);  // of a subtree; where the next child's subtree ends
+        std::vector<Index> size(u(num), 1),
+            room(u(num), 0);  // fronts of a subtree; where its next child's subtree ends
         num_children_.assign(u(num), 0);
         for (Count i = 0; i < num; ++i) {
             if (plan_.parent[i] < 0) continue;
@@ -211,92 +180,27 @@ private:
             const Contribution& c = contributions_.back();
             if (plan_.causal && c.kind == kR && c.row == c.col) diagonal_.push_back(c);
         }
-        find_blocks();
-        shape_.assign({p, q, b, flags(i), narrow(static_cast<Count>(blocks_.size())),
-                       narrow(static_cast<Count>(diagonal_.size())), 0, 0, 0, cover_rows(q, q + b)});
-        for (const Block& k : blocks_) {
-            const Run& r = k.first;
-            const Index row = r.transposed ? r.inner : r.outer, col = r.transposed ? r.outer : r.inner;
-            for (Count v : {Count{r.kind}, Count{r.transposed}, k.rows, r.length, k.dlen, k.step, k.dstep, Count{row},
-                            Count{col}})
-                shape_.push_back(narrow(v));
-        }
-        for (const Contribution& c : diagonal_) shape_.push_back(c.row);
-        if (!plan_.causal) write_pairs_and_inputs(i);
-        write_runs(i);
+        std::vector<SourceBlock>& blocks = finder_.find(contributions_);
+        ShapeRecord shape{p, q, b, flags(i), narrow(blocks.size()), narrow(diagonal_.size()), 0, 0, 0, 0};
+        if (plan_.causal) shape.num_set = cover_rows(blocks, q, q + b);
+        lists_.clear();
+        for (const SourceBlock& block : blocks) append(lists_, block.record());
+        for (const Contribution& c : diagonal_) lists_.push_back(c.row);
+        if (!plan_.causal) write_pairs_and_inputs(i, shape);
+        shape.num_runs = write_runs(i);
 
-        const Count sources_at = static_cast<Count>(sources_.size()), slots_at = static_cast<Count>(slots_.size());
-        for (const Block& k : blocks_) sources_.push_back(narrow(k.first.source));
+        append(fronts_, FrontRecord{narrow(share_shape(shape)), narrow(slots_.size()), narrow(sources_.size()),
+                                    num_children_[u(i)]});
+        for (const SourceBlock& block : blocks) sources_.push_back(narrow(block.first.source));
         for (const Contribution& c : diagonal_) sources_.push_back(narrow(c.source));
-        slots_.resize(u(slots_at + p + q + b));
+        const std::size_t slots_at = slots_.size();
+        slots_.resize(slots_at + u(p + q + b));
         for (Count k = 0; k < size(i); ++k)
-            if (!plan_.causal || !is_dual(unknown(i, k))) slots_[u(slots_at + local_[u(begin(i) + k)])] = unknown(i, k);
-        for (Count v : {share_shape(), slots_at, sources_at, Count{num_children_[u(i)]}}) fronts_.push_back(narrow(v));
+            if (!plan_.causal || !is_dual(unknown(i, k))) slots_[slots_at + u(local_[u(begin(i) + k)])] = unknown(i, k);
         layout_.factor_size += Count{q} * (q + b + (plan_.causal ? 0 : 2));
         layout_.index_size += q + b + 4;
-        max_pairs_ = std::max(max_pairs_, p);
-        max_rest_ = std::max(max_rest_, q + b);
-    }
-
-    void find_blocks() {
-        std::sort(contributions_.begin(), contributions_.end(), [](const Contribution& x, const Contribution& y) {
-            return std::tie(x.kind, x.source, x.row, x.col) < std::tie(y.kind, y.source, y.row, y.col);
-        });
-        // How a contribution continues the one before it: 1 along a row, 2 along a column, 0 not at all.
-        const std::size_t num = contributions_.size();
-        steps_.assign(num + 1, 0);
-        for (std::size_t k = 1; k < num; ++k) {
-            const Contribution &x = contributions_[k - 1], &y = contributions_[k];
-            if (x.kind != y.kind || y.source != x.source + 1) continue;
-            steps_[k] = y.row == x.row && y.col == x.col + 1 ? 1 : y.col == x.col && y.row == x.row + 1 ? 2 : 0;
-        }
-        runs_.clear();
-        for (std::size_t k = 0; k < num;) {
-            std::size_t end = k + 1;
-            // (0, 0), (0, 1), (1, 1): the second belongs to the third, to the next row of a packed triangle.
-            if (!(steps_[end] == 1 && end + 1 < num && steps_[end + 1] == 2))
-                while (end < num && steps_[end] && steps_[end] == steps_[k + 1]) ++end;
-            const Contribution& c = contributions_[k];
-            const bool transposed = end - k > 1 ? steps_[k + 1] == 2 : c.kind == kPP || c.kind == kR;
-            const Index outer = transposed ? c.col : c.row, inner = transposed ? c.row : c.col;
-            runs_.push_back({c.kind, transposed, outer, inner, static_cast<Count>(end - k), c.source});
-            k = end;
-        }
-        std::sort(runs_.begin(), runs_.end(), [](const Run& x, const Run& y) {
-            return std::tie(x.kind, x.transposed, x.inner, x.source, x.outer) <
-                   std::tie(y.kind, y.transposed, y.inner, y.source, y.outer);
-        });
-        blocks_.clear();
-        for (std::size_t k = 0; k < runs_.size(); ++k)
-            if (blocks_.empty() || !blocks_.back().take(runs_[k], runs_[k - 1]))
-                blocks_.push_back({runs_[k], 1, 0, 0, 0});
-    }
-
-    // Blocks that cover the first q rows of the upper triangle of R exactly once come first among those of R: return how many, or zero
-    // if there are no such, or if other rows have sources too. They can be written where the others are added.
-    Index cover_rows(Count q, Count n) {
-        const auto begin =
-            std::find_if(blocks_.begin(), blocks_.end(), [](const Block& k) { return k.first.kind == kR; });
-        if (!plan_.causal || begin == blocks_.end()) return 0;
-        covered_.assign(u(q * n), 0);
-        Count missing = q * n - q * (q - 1) / 2;
-        bool inside = true;
-        const auto end = std::stable_partition(begin, blocks_.end(), [&](const Block& k) {
-            const auto each = [&](auto visit) {
-                for (Count i = 0; i < k.rows; ++i)
-                    for (Count j = 0; j < k.first.length + i * k.dlen; ++j) {
-                        const Count outer = k.first.outer + i, inner = k.first.inner + j;
-                        const Count row = k.first.transposed ? inner : outer, col = k.first.transposed ? outer : inner;
-                        inside = inside && row < q;
-                        if (!inside || !visit(covered_[u(row * n + col)])) return false;
-                    }
-                return true;
-            };
-            if (!each([](char& covered) { return !covered; })) return false;
-            each([&](char& covered) { return --missing, covered = 1; });
-            return true;
-        });
-        return missing || !inside ? 0 : narrow(end - begin);
+        layout_.max_pairs = std::max(layout_.max_pairs, p);
+        layout_.max_rest = std::max(layout_.max_rest, q + b);
     }
 
     Index flags(Index i) {
@@ -321,7 +225,7 @@ private:
         return flags;
     }
 
-    // Children come right before their parent: the last `num_children` fronts that still wait.
+    // The children of a front are the last `num_children` fronts that still wait for their parents.
     Index child_flags(Index i) {
         Index flags = 0;
         for (Index k = 0; k < num_children_[u(i)]; ++k) {
@@ -341,35 +245,42 @@ private:
         return flags;
     }
 
-    // As (λ, x): an entry itself does not say which of its coordinates is the dual.
-    void write_pairs_and_inputs(Index i) {
-        for (Count k = pair_ptr_[u(i)]; k < pair_ptr_[u(i + 1)]; ++k, ++shape_[6]) {
+    // A pair is written as (λ, x): an entry itself does not say which of its coordinates is the dual.
+    void write_pairs_and_inputs(Index i, ShapeRecord& shape) {
+        for (Count k = pair_ptr_[u(i)]; k < pair_ptr_[u(i + 1)]; ++k, ++shape.num_pairs) {
             const Count entry = plan_.pair_entry[pair_idx_[u(k)]];
             Index a = plan_.entry_row[entry], b = plan_.entry_col[entry];
             if (!is_dual(unknown(i, a))) std::swap(a, b);
-            shape_.push_back(a);
-            shape_.push_back(b);
+            lists_.push_back(a);
+            lists_.push_back(b);
         }
-        for (Count k = input_ptr_[u(i)]; k < input_ptr_[u(i + 1)]; ++k, ++shape_[7])
-            shape_.push_back(plan_.entry_row[plan_.input_entry[input_idx_[u(k)]]]);
+        for (Count k = input_ptr_[u(i)]; k < input_ptr_[u(i + 1)]; ++k, ++shape.num_inputs)
+            lists_.push_back(plan_.entry_row[plan_.input_entry[input_idx_[u(k)]]]);
     }
 
-    // Where the separator lies in the parent: [start, coordinate, length] of pieces that do not cross the pairs' end.
-    void write_runs(Index i) {
+    // Where the separator lies in the parent; returns the number of runs.
+    Index write_runs(Index i) {
         const Index up = plan_.parent[i];
+        Index num = 0;
+        RunRecord run{};
         for (Count k = 0; k < separator_size(i); ++k) {
             const Index place = local_[u(begin(up) + plan_.sep_pos[plan_.sep_ptr[i] + k])];
-            if (k && place == shape_[shape_.size() - 2] + shape_.back() && place != p_[u(up)]) {
-                ++shape_.back();
+            if (num && place == run.place + run.length && place != p_[u(up)]) {
+                ++run.length;
                 continue;
             }
-            for (Index v : {static_cast<Index>(k), place, Index{1}}) shape_.push_back(v);
-            ++shape_[8];
+            if (num++) append(lists_, run);
+            run = {static_cast<Index>(k), place, 1};
         }
+        if (num) append(lists_, run);
+        return num;
     }
 
-    // Fronts that look alike share one shape: return where it begins.
-    Count share_shape() {
+    // Fronts that look alike share one shape: return where the shape begins.
+    Count share_shape(const ShapeRecord& shape) {
+        shape_.clear();
+        append(shape_, shape);
+        shape_.insert(shape_.end(), lists_.begin(), lists_.end());
         std::uint64_t hash = shape_.size();
         for (Index v : shape_) {
             hash = (hash ^ static_cast<std::uint32_t>(v)) * 0x9E3779B97F4A7C15u;
@@ -387,22 +298,29 @@ private:
     }
 
     EngineLayout join() {
-        std::vector<Index>* parts[] = {&fronts_, &shapes_, &slots_, &sources_};
-        std::vector<Index>& out = layout_.array;
-        Count total = kHeaderSize;
-        for (const auto* part : parts) total += static_cast<Count>(part->size());
-        out.reserve(u(total));
-        out.assign(
-            {kPlanVersion, narrow(num_fronts()), narrow(plan_.num_inputs), narrow(plan_.num_slots), plan_.causal});
-        Count at = kHeaderSize;
-        for (const auto* part : parts) {
-            out.push_back(narrow(at));
-            at += static_cast<Count>(part->size());
-        }
         const Count rows = plan_.causal ? layout_.factor_size : 0;
-        for (Index v : {narrow(num_sources_), max_pairs_, max_rest_, narrow(rows & 0x7fffffff), narrow(rows >> 31)})
-            out.push_back(v);
-        for (auto* part : parts) {
+        Index header[kHeaderSize];
+        header[kVersion] = kPlanVersion;
+        header[kNumFronts] = narrow(num_fronts());
+        header[kNumInputs] = narrow(plan_.num_inputs);
+        header[kNumSlots] = narrow(plan_.num_slots);
+        header[kIsCausal] = plan_.causal;
+        header[kNumSources] = narrow(num_sources_);
+        header[kMaxPairs] = layout_.max_pairs;
+        header[kMaxRest] = layout_.max_rest;
+        header[kRowsLow] = narrow(rows & 0x7fffffff);
+        header[kRowsHigh] = narrow(rows >> 31);
+        const std::pair<Header, std::vector<Index>*> parts[] = {
+            {kFrontsAt, &fronts_}, {kShapesAt, &shapes_}, {kSlotsAt, &slots_}, {kSourcesAt, &sources_}};
+        Count total = kHeaderSize;
+        for (const auto& [field, part] : parts) {
+            header[field] = narrow(total);
+            total += static_cast<Count>(part->size());
+        }
+        std::vector<Index>& out = layout_.array;
+        out.reserve(u(total));
+        out.assign(header, header + kHeaderSize);
+        for (const auto& [field, part] : parts) {
             out.insert(out.end(), part->begin(), part->end());
             std::vector<Index>().swap(*part);
         }
@@ -412,16 +330,14 @@ private:
     const PlanArrays& plan_;
     Count num_sources_;
     EngineLayout layout_;
-    Index max_pairs_ = 1, max_rest_ = 1;
     std::vector<Index> order_, num_children_, p_, q_, local_, waiting_;
     std::vector<Count> nonzero_ptr_, pair_ptr_, input_ptr_;
     std::vector<std::uint32_t> nonzero_idx_, pair_idx_, input_idx_;
-    std::vector<Index> fronts_, shapes_, slots_, sources_, shape_;
+    std::vector<Index> fronts_, shapes_, slots_, sources_, lists_, shape_;
     std::unordered_multimap<std::uint64_t, Count> known_;
     std::vector<Contribution> contributions_, diagonal_;
-    std::vector<char> steps_, covered_;
-    std::vector<Run> runs_;
-    std::vector<Block> blocks_;
+    BlockFinder finder_;
+    std::vector<char> covered_;
 };
 
 }  // namespace

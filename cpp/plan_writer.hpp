@@ -1,4 +1,4 @@
-// From a Plan (graph/plan.py) to what the native engine reads.
+// From a Plan (graph/plan.py) to the binary plan that the native engine reads (plan_format.hpp).
 #pragma once
 
 #include <vector>
@@ -7,6 +7,7 @@
 
 namespace gnewt {
 
+// The arrays of a Plan, under their names there.
 struct PlanArrays {
     Count num_inputs, num_slots;
     bool causal;
@@ -22,8 +23,9 @@ struct PlanArrays {
 
 struct EngineLayout {
     std::vector<Index> array;
-    Count factor_size = 0;  // numbers and ...
-    Count index_size = 0;   // ... integers that a factor takes
+    Count factor_size = 0;              // numbers that a factor takes
+    Count index_size = 0;               // integers that a factor takes
+    Index max_pairs = 1, max_rest = 1;  // largest p and largest q + b of a front
 };
 
 // Throws OverLimit if an index needs more than 31 bits.

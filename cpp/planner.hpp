@@ -1,5 +1,5 @@
-// The sequential parts of planning. Each function gives exactly what the Python function of the same name
-// gives (src/gnewt/plan, src/gnewt/graph/schedule.py), which is its specification.
+// The sequential parts of planning. Each function gives exactly what the Python function of the same name gives
+// (src/gnewt/plan, src/gnewt/graph/schedule.py): the Python function is the specification.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,11 @@ namespace gnewt {
 
 using Index = std::int32_t;  // a vertex, an item, a bag
 using Count = std::int64_t;  // a position in a long array, a sum of sizes
+
+constexpr Index kNone = -1;
+
+// A position as std::vector wants it.
+inline std::size_t u(Count i) { return static_cast<std::size_t>(i); }
 
 // A view of an array that the caller owns.
 template <class T>
@@ -44,8 +49,8 @@ struct OverLimit : std::length_error {
 // Throw InvalidInput unless the rows lie one after the other in idx, and every index is in [0, bound).
 void check_rows(const Rows& rows, Count bound);
 
-// Rows of a relation from its pairs (a[i], b[i]): sorted, each once, none with itself. `idx` has room for all of them;
-// returns how many are left.
+// Rows of a relation from its pairs (a[i], b[i]): sorted, each index once, no row with itself. `idx` has room for all
+// pairs; the result is how many indices are left.
 Count join_pairs(Count num, Span<const Count> a, Span<const Count> b, bool symmetric, Span<Count> ptr, Span<Index> idx);
 
 // Elimination orders (orderings.cpp)
@@ -75,28 +80,36 @@ Tree decompose(const Rows& adjacency, Span<const Index> order, Count tail, Span<
 struct Bags {
     bool causal;
     Span<const Index> parent;
-    Span<const Count> p, q, b;  // scalars of pairs, inputs and separator; free plans: 0, unknowns, unknowns
-    Span<const Count> reads;    // between two pairs of the bag
-    Rows links;                 // bags that hold pairs which pairs of this bag read ...
-    Span<const Count> link_reads;
-    Rows separators;  // items
+    Span<const Count> p, q, b;     // scalars of pairs, inputs and separator; free plans: 0, unknowns, unknowns
+    Span<const Count> reads;       // between two pairs of the bag
+    Rows links;                    // bags that hold pairs which pairs of this bag read
+    Span<const Count> link_reads;  // how many such reads, for each link
+    Rows separators;               // items
     Span<const Index> bag_of_item;
     Span<const Count> pairs_of_item;
 };
 
+// Constants of the modelled time, in the order of the fields of TimeModel in plan/merge.py, where their values stand.
+struct TimeModel {
+    Count few, large;
+    Count front, input, input_row, cube, pairs, product, cross, nested, nested_pair, nested_rest;
+    Count free_front, free_unknown, free_entry, free_product;
+    Count message, straddling, whole, message_entry;
+};
+
 // Name for each bag the highest one of its group.
-void merge_fronts(const Bags& bags, Span<Count> top);
+void merge_fronts(const Bags& bags, const TimeModel& model, Span<Count> top);
 
 // Assembly maps (front_maps.cpp)
 
 // Fronts over positions, the numbering of the unknowns by elimination.
 struct Fronts {
     Span<const Count> elim_ptr;      // front i eliminates the positions [elim_ptr[i], elim_ptr[i + 1])
-    Span<const Count> sep_ptr;       // its separator is ...
-    Span<const Count> sep_position;  // ... sep_position[sep_ptr[i] .. sep_ptr[i + 1]), ascending
+    Span<const Count> sep_ptr;       // the separator of front i is sep_position[sep_ptr[i] .. sep_ptr[i + 1])
+    Span<const Count> sep_position;  // ascending in every front
 };
 
-// Merge the nonzeros (a[i], b[i]) of K that fall on one entry; returns the number of entries.
+// Merge the nonzeros (a[i], b[i]) of K that fall on one entry; the result is the number of entries.
 // The front that eliminates the earlier unknown assembles an entry; entries are numbered by their positions.
 Count place_entries(const Fronts& fronts, Span<const Count> position, Span<const Index> a, Span<const Index> b,
                     Span<Count> target, Span<Count> entry_ptr, Span<Index> entry_row, Span<Index> entry_col);

@@ -22,7 +22,6 @@ Count join_pairs(Count num, Span<const Count> a, Span<const Count> b, bool symme
             if (symmetric) visit(b[i], a[i]);
         }
     };
-    const auto u = [](Count i) { return static_cast<std::size_t>(i); };
     std::vector<Count> next(u(num + 1), 0);
     for_each([&](Count row, Count col) {
         if (row < 0 || row >= num || col < 0 || col >= num) throw InvalidInput("a pair out of range");

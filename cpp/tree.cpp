@@ -8,10 +8,6 @@ namespace gnewt {
 
 namespace {
 
-constexpr Index kNone = -1;
-
-std::size_t u(Count i) { return static_cast<std::size_t>(i); }
-
 // Items numbered by their elimination: the rank of an item counts the items eliminated before it. A step
 // eliminates consecutive ranks, so "later than this step" is one comparison.
 struct Ranks {

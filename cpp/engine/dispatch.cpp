@@ -1,3 +1,4 @@
+// Chooses the build of the engine for this machine, once, when the first call comes.
 #include <cstdlib>
 #include <cstring>
 
@@ -30,7 +31,8 @@ const Engine& chosen_engine() {
 
 }  // namespace gnewt::engine
 
-// The engine without XLA, for tests and for other hosts: `call` is a Call or a SolveCall of double, or of float if `single`.
+// The engine without XLA, for tests and for other hosts. `call` is a Call (or a SolveCall below) of double, or of float
+// if `single`.
 extern "C" __attribute__((visibility("default"))) void gnewt_engine_factor(int single, const void* call) {
     using namespace gnewt::engine;
     if (single)

@@ -1,5 +1,7 @@
-// The engine as XLA custom calls. Leading axes are batch axes; an operand has the batch's size on each, or one.
+// The engine as XLA custom calls, which src/gnewt/kkt/engines/native/engine.py makes.
+// Leading axes are batch axes: on each of them an operand has the size of the batch, or one.
 #include "xla/ffi/api/ffi.h"
+#include "../plan_format.hpp"
 #include "call.hpp"
 
 namespace ffi = xla::ffi;
@@ -7,7 +9,29 @@ namespace ffi = xla::ffi;
 namespace gnewt::engine {
 namespace {
 
-// Where an operand's numbers for a batch element begin, with size-one axes repeated.
+// The axes of a solution: [batch..., N, columns].
+struct Axes {
+    explicit Axes(ffi::Span<const int64_t> dims)
+        : valid(dims.size() >= 2),
+          batch(dims.begin(), valid ? dims.size() - 2 : 0),
+          n(valid ? dims[dims.size() - 2] : 0),
+          columns(valid ? dims[dims.size() - 1] : 0) {}
+
+    int64_t batch_size() const {
+        int64_t size = 1;
+        for (int64_t d : batch) size *= d;
+        return size;
+    }
+
+    bool valid;
+    ffi::Span<const int64_t> batch;
+    int64_t n, columns;
+};
+
+ffi::Error refuse(const char* what) { return ffi::Error::InvalidArgument(what); }
+constexpr char kBadAxes[] = "gnewt: the right-hand side must have shape [..., N, columns]";
+
+// Where the numbers of an operand for one element of a batch begin; axes of size one are repeated.
 template <class B>
 struct Batched {
     explicit Batched(B& buffer, int64_t core_axes)
@@ -16,7 +40,7 @@ struct Batched {
             size_ *= buffer.dimensions()[i];
     }
 
-    // Axes that are not there count as one.
+    // Leading axes that an operand lacks count as axes of size one.
     bool fits(ffi::Span<const int64_t> batch) const {
         if (axes_ < 0 || axes_ > int64_t(batch.size())) return false;
         for (int64_t i = 0; i < axes_; ++i) {
@@ -47,12 +71,6 @@ private:
 template <class B>
 Batched(B&, int64_t) -> Batched<B>;
 
-int64_t count(ffi::Span<const int64_t> batch) {
-    int64_t n = 1;
-    for (int64_t d : batch) n *= d;
-    return n;
-}
-
 void run(const Call<double>& call) { chosen_engine().factor_f64(call); }
 void run(const Call<float>& call) { chosen_engine().factor_f32(call); }
 void run(const SolveCall<double>& call) { chosen_engine().solve_f64(call); }
@@ -63,23 +81,22 @@ ffi::Error factor_solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi:
                         ffi::ResultBuffer<D> solution, ffi::ResultBuffer<D> factor, ffi::ResultBuffer<ffi::S32> index,
                         ffi::ResultBuffer<ffi::S32> info, ffi::ResultBuffer<D> real, ffi::ResultBuffer<ffi::S8> null) {
     using T = ffi::NativeType<D>;
-    const auto dims = solution->dimensions();
-    if (dims.size() < 2)
-        return ffi::Error::InvalidArgument("gnewt: the right-hand side must have shape [..., N, columns]");
-    const ffi::Span<const int64_t> batch(dims.begin(), dims.size() - 2);
-    const int64_t n = dims[dims.size() - 2], columns = dims[dims.size() - 1];
+    const Axes axes(solution->dimensions());
+    if (!axes.valid) return refuse(kBadAxes);
+    const auto& batch = axes.batch;
+    const int64_t n = axes.n, columns = axes.columns;
     const Batched plans(plan, 1), source(sources, 1), shifts(shift, 0), given(rhs, 2), out(*solution, 2),
         numbers(*factor, 1), integers(*index, 1), infos(*info, 1), reals(*real, 1), nulls(*null, 1);
     if (!plans.fits(batch) || plans.size() != int64_t(plan.element_count()))
-        return ffi::Error::InvalidArgument("gnewt: one plan serves a whole batch");
+        return refuse("gnewt: one plan serves a whole batch");
     if (!source.fits(batch) || !shifts.fits(batch) || !given.fits(batch) || given.size() != n * columns ||
         infos.size() != kInfoSize || reals.size() != kRealSize || integers.size() < 4)
-        return ffi::Error::InvalidArgument("gnewt: operands of factor_solve do not fit together");
+        return refuse("gnewt: operands of factor_solve do not fit together");
     const int32_t* p = plan.typed_data();
-    if (plans.size() < 4 || nulls.size() != 2 * int64_t(p[3]) - p[2])
-        return ffi::Error::InvalidArgument("gnewt: the plan does not fit the results");
-    const int64_t elements = count(batch);
-    for (int64_t e = 0; e < elements; ++e)
+    if (plans.size() < plan_format::kHeaderSize ||
+        nulls.size() != 2 * int64_t(p[plan_format::kNumSlots]) - p[plan_format::kNumInputs])
+        return refuse("gnewt: the plan does not fit the results");
+    for (int64_t e = 0; e < axes.batch_size(); ++e)
         run(Call<T>{p, plans.size(), source.at(e, batch), source.size(), *shifts.at(e, batch), given.at(e, batch), n,
                     columns, out.at(e, batch), numbers.at(e, batch), numbers.size(), integers.at(e, batch),
                     integers.size(), infos.at(e, batch), reals.at(e, batch), nulls.at(e, batch)});
@@ -90,20 +107,18 @@ template <ffi::DataType D>
 ffi::Error solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer<D> factor, ffi::Buffer<ffi::S32> index,
                  ffi::Buffer<ffi::S32> info, ffi::Buffer<D> real, ffi::Buffer<D> rhs, ffi::ResultBuffer<D> solution) {
     using T = ffi::NativeType<D>;
-    const auto dims = solution->dimensions();
-    if (dims.size() < 2)
-        return ffi::Error::InvalidArgument("gnewt: the right-hand side must have shape [..., N, columns]");
-    const ffi::Span<const int64_t> batch(dims.begin(), dims.size() - 2);
-    const int64_t n = dims[dims.size() - 2], columns = dims[dims.size() - 1];
+    const Axes axes(solution->dimensions());
+    if (!axes.valid) return refuse(kBadAxes);
+    const auto& batch = axes.batch;
+    const int64_t n = axes.n, columns = axes.columns;
     const Batched plans(plan, 1), source(sources, 1), numbers(factor, 1), integers(index, 1), infos(info, 1),
         reals(real, 1), given(rhs, 2), out(*solution, 2);
     if (!plans.fits(batch) || plans.size() != int64_t(plan.element_count()) || !source.fits(batch) ||
         !numbers.fits(batch) || !integers.fits(batch) || !infos.fits(batch) || !reals.fits(batch) ||
         !given.fits(batch) || given.size() != n * columns || infos.size() != kInfoSize || reals.size() != kRealSize ||
         integers.size() < 4)
-        return ffi::Error::InvalidArgument("gnewt: operands of solve do not fit together");
-    const int64_t elements = count(batch);
-    for (int64_t e = 0; e < elements; ++e)
+        return refuse("gnewt: operands of solve do not fit together");
+    for (int64_t e = 0; e < axes.batch_size(); ++e)
         run(SolveCall<T>{plan.typed_data(), plans.size(), source.at(e, batch), source.size(), numbers.at(e, batch),
                          numbers.size(), integers.at(e, batch), integers.size(), infos.at(e, batch), reals.at(e, batch),
                          given.at(e, batch), n, columns, out.at(e, batch)});

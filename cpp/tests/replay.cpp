@@ -1,5 +1,5 @@
-// Runs the engine on problems that Python wrote to files (tests/helpers/dump_native.py), without Python or JAX: for sanitizers
-// and for timing. Prints for each file the status, the inertia, a checksum and, with --time, the shortest time.
+// Runs the engine, without Python or JAX, on problems that tests/helpers/dump_native.py wrote to files: for sanitizers
+// and for timing. With --time it prints for each problem the status, the inertia, a checksum and the shortest time.
 #include <time.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Blocks of sources: rectangles, packed triangles, transposed; placed whole, by their diagonal, and asked for one entry.
+// Blocks of sources: rectangles, packed triangles, transposed; placed whole, by their diagonal, or asked for one entry.
 #include <vector>
 
 #include "check.hpp"

@@ -1,4 +1,5 @@
-// Both eliminations of a dense front: A = Uᵀ D⁻¹ U on the pivots taken, the Schur complement on the rest, inertia, delays.
+// Both eliminations of a dense front: A = Uᵀ D⁻¹ U on the pivots taken, the Schur complement on the rest, the inertia,
+// the delays.
 #include <cmath>
 #include <vector>
 
@@ -147,7 +148,8 @@ void test_wide_fronts() {
         }
 }
 
-// What probes say of noise is no less than the noise, and more by no more than their margin allows for; several rows at once agree with one.
+// The noise that probes tell is at least the noise, and larger by no more than the margin of the probes allows for;
+// the noise of several rows computed at once is the noise of each row alone.
 void test_uncertainty() {
     Random random(6);
     const int64_t n = 40, top = 25, ld = spaced<double>(n + 1 + kProbes<double>), pairs = 3;
@@ -214,7 +216,8 @@ void test_plain_rows_agree_with_the_search() {
     }
 }
 
-// A stage C + FᵀSF, whose rows are computed where they are eliminated and whose states begin with a vector, against the same matrix in one piece.
+// A stage C + FᵀSF against the same matrix in one piece. The rows of a stage are computed where they are eliminated,
+// and the columns of its states begin at a whole vector.
 void test_stage_agrees_with_plain_rows() {
     Random random(3);
     for (int64_t q = 1; q <= kBlock; ++q)
@@ -222,12 +225,10 @@ void test_stage_agrees_with_plain_rows() {
             const int64_t n = p + q, at = padded<double>(q), ld = at + padded<double>(p), lds = padded<double>(p);
             const double shift = p % 2 ? 0.25 : 0;
             const auto column = [&](int64_t j) { return j < q ? j : j - q + at; };
-            Matrix s(size_t(p * p)), f(size_t(p * ld + 64)), b(f), g(size_t(q * lds + 64)), c(size_t(q * ld + 64)),
-                r(c), rho(size_t(ld + 64)), size(rho), whole(size_t(n * n)), y(rho);
-            for (int64_t i = 0; i < p; ++i) {
-                for (int64_t j = 0; j <= i; ++j) s[size_t(i * p + j)] = s[size_t(j * p + i)] = random.uniform();
+            Matrix s = random_symmetric(p, random, 0), f(size_t(p * ld + 64)), b(f), g(size_t(q * lds + 64)),
+                   c(size_t(q * ld + 64)), r(c), rho(size_t(ld + 64)), size(rho), whole(size_t(n * n)), y(rho);
+            for (int64_t i = 0; i < p; ++i)
                 for (int64_t j = 0; j < n; ++j) f[size_t(i * ld + column(j))] = random.uniform();
-            }
             for (int64_t i = 0; i < p; ++i)
                 for (int64_t k = 0; k < p; ++k) {
                     for (int64_t j = 0; j < n; ++j)

@@ -9,16 +9,27 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from enum import IntEnum
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.ctypeslib import ndpointer
 
-_ABI = 4
+_ABI = 5
 """Version of the C interface that this module speaks (cpp/c_api.cpp)."""
-_OVER_LIMIT = 4
 _NAMES = ("libgnewt_native.so", "libgnewt_native.dylib", "libgnewt_native.dll")
+
+
+class PlannerStatus(IntEnum):
+    """What a call of the planner says of itself (cpp/c_api.cpp; tests/plan/test_native.py compares the two)."""
+
+    OK = 0
+    OUT_OF_MEMORY = 1
+    INVALID_INPUT = 2
+    FAILED = 3
+    OVER_LIMIT = 4
+
 
 # ndpointer refuses any other dtype, and arrays that are not contiguous, before the call.
 _int, _int64, _pointer = ctypes.c_int, ctypes.c_int64, ctypes.c_void_p
@@ -28,7 +39,7 @@ _out32 = ndpointer(np.int32, ndim=1, flags=("C_CONTIGUOUS", "WRITEABLE"))
 _out64 = ndpointer(np.int64, ndim=1, flags=("C_CONTIGUOUS", "WRITEABLE"))
 _count = ctypes.POINTER(ctypes.c_int64)
 
-_SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "gnewt_join_pairs": (_int, [_int64, _int64, _i64, _i64, _int, _out64, _out32, _count]),
     "gnewt_greedy_order": (
         _int,
@@ -42,7 +53,23 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "gnewt_tree_free": (None, [_pointer]),
     "gnewt_merge_fronts": (
         _int,
-        [_int, _int64, _i32, *[_i64] * 4, _i64, _i32, _i64, _i64, _i32, _int64, _i32, _i64, _out64],
+        [
+            _int,
+            _int64,
+            _i32,
+            *[_i64] * 4,
+            _i64,
+            _i32,
+            _i64,
+            _i64,
+            _i32,
+            _int64,
+            _i32,
+            _i64,
+            _int64,
+            _i64,
+            _out64,
+        ],
     ),
     "gnewt_place_entries": (
         _int,
@@ -58,6 +85,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     ),
     "gnewt_layout_copy": (None, [_pointer, _out32]),
     "gnewt_layout_free": (None, [_pointer]),
+    "gnewt_planner_status_name": (ctypes.c_char_p, [_int]),
     "gnewt_instance_levels": (
         _int,
         [_int64, _i64, _int64, _i64, _i32, _i64, _i32, _int64, _out64, _out64],
@@ -65,29 +93,39 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-def _load() -> ctypes.CDLL | None:
-    """Find the library beside the package: an editable install has two folders, and either may hold it.
+def _folders() -> list[str]:
+    """Folders that may hold the library: the package's own, and the one that an editable install has recorded for it.
 
-    Folders on the search path are looked at as well: an import hook may hide the second one.
+    An editable install leaves the sources where they are and puts the library into site-packages. Its import hook, a
+    finder of scikit-build-core, knows both folders. `__path__` has both as well, unless another import hook has found
+    the package first: then the finder is asked. No other folder is looked at, whatever `sys.path` holds.
     """
+    own = list(sys.modules["gnewt"].__path__)
+    for finder in sys.meta_path:
+        recorded = getattr(finder, "submodule_search_locations", {}).get("gnewt", ())
+        if own[0] in recorded:  # an install of these sources, not of others
+            own += [folder for folder in sorted(recorded) if folder not in own]
+    return own
+
+
+def _load() -> ctypes.CDLL | None:
+    """Load the library that was built with the package, if there is one."""
     if os.environ.get("GNEWT_NATIVE", "1") == "0":
         return None
-    installed = (os.path.join(entry, "gnewt") for entry in sys.path)
-    for folder in (*sys.modules["gnewt"].__path__, *installed):
-        for path in (Path(folder) / name for name in _NAMES):
-            if not path.exists():
-                continue
-            try:
-                library = ctypes.CDLL(str(path))
-                library.gnewt_abi_version.restype, library.gnewt_abi_version.argtypes = _int, []
-                if library.gnewt_abi_version() != _ABI:
-                    continue  # built from other sources: as good as absent
-                for name, (result, arguments) in _SIGNATURES.items():
-                    function = getattr(library, name)
-                    function.restype, function.argtypes = result, arguments
-            except (OSError, AttributeError):  # built for another machine, or another library
-                continue
-            return library
+    for path in (Path(folder) / name for folder in _folders() for name in _NAMES):
+        if not path.exists():
+            continue
+        try:
+            library = ctypes.CDLL(str(path))
+            library.gnewt_abi_version.restype, library.gnewt_abi_version.argtypes = _int, []
+            if library.gnewt_abi_version() != _ABI:
+                continue  # built from other sources: as good as absent
+            for name, (result, arguments) in _SIGNATURES.items():
+                function = getattr(library, name)
+                function.restype, function.argtypes = result, arguments
+        except (OSError, AttributeError):  # built for another machine, or another library
+            continue
+        return library
     return None
 
 
@@ -142,7 +180,7 @@ def decompose(
     status = LIBRARY.gnewt_tree_make(
         len(ptr) - 1, ptr, idx, len(order), order, tail, vertex_of_item, limit, tree, bags, separator
     )
-    if status == _OVER_LIMIT:
+    if status == PlannerStatus.OVER_LIMIT:
         return None
     _check_status(status)
     try:
@@ -163,8 +201,9 @@ def merge_fronts(
     links: tuple[np.ndarray, np.ndarray, np.ndarray],
     separators: tuple[np.ndarray, np.ndarray],
     items: tuple[np.ndarray, np.ndarray],
+    model: np.ndarray,
 ) -> np.ndarray:
-    """Return the name of each bag's group; `plan.merge.Bags` says what the arrays are."""
+    """Return the name of each bag's group; `plan.merge` says what the arrays and the constants of the model are."""
     assert LIBRARY is not None
     num = len(parent)
     for array in scalars:
@@ -176,7 +215,7 @@ def merge_fronts(
     _check_ends(*separators)
     _check_length(items[1], len(items[0]))
     top = np.empty(num, np.int64)
-    arrays = (parent, *scalars, *links, *separators, len(items[0]), *items, top)
+    arrays = (parent, *scalars, *links, *separators, len(items[0]), *items, len(model), model, top)
     _check_status(LIBRARY.gnewt_merge_fronts(int(causal), num, *arrays))
     return top
 
@@ -204,6 +243,19 @@ def place_entries(
     return entry_ptr, row[: num_entries.value].copy(), col[: num_entries.value].copy(), target
 
 
+class EngineLayout(NamedTuple):
+    """A plan as the engine reads it, and what it takes to run."""
+
+    array: np.ndarray
+    """int32: see cpp/plan_format.hpp."""
+    factor_size: int
+    """Numbers that a factor takes."""
+    index_size: int
+    """Integers that a factor takes."""
+    largest_front: int
+    """Unknowns of the largest front, without its pairs."""
+
+
 def lay_out_for_engine(
     num_inputs: int,
     num_slots: int,
@@ -211,8 +263,8 @@ def lay_out_for_engine(
     fronts: tuple[np.ndarray, ...],
     nonzeros: tuple[np.ndarray, ...],
     num_sources: int,
-) -> tuple[np.ndarray, int, int]:
-    """Return the array that the engine reads, and how many numbers and integers a factor takes.
+) -> EngineLayout:
+    """Return the plan as the engine reads it.
 
     Args:
         fronts: the arrays of `graph.Plan` from `parent` to `entry_col`.
@@ -235,12 +287,12 @@ def lay_out_for_engine(
         (input_entry, num_inputs),
     ):
         _check_length(array, length)
-    layout, sizes = ctypes.c_void_p(), np.zeros(3, np.int64)
+    layout, sizes = ctypes.c_void_p(), np.zeros(4, np.int64)
     head = (num_inputs, num_slots, int(causal), len(parent))
     status = LIBRARY.gnewt_layout_make(
         *head, *fronts, len(source), *nonzeros, num_sources, ctypes.byref(layout), sizes
     )
-    if status == _OVER_LIMIT:
+    if status == PlannerStatus.OVER_LIMIT:
         raise OverflowError("the plan is too large for the native engine: its indices exceed 31 bits")
     _check_status(status)
     try:
@@ -248,7 +300,7 @@ def lay_out_for_engine(
         LIBRARY.gnewt_layout_copy(layout, array)
     finally:
         LIBRARY.gnewt_layout_free(layout)
-    return array, int(sizes[1]), int(sizes[2])
+    return EngineLayout(array, *sizes[1:].tolist())
 
 
 def instance_levels(
@@ -282,9 +334,9 @@ def _check_length(array: np.ndarray, length: int) -> None:
 
 
 def _check_status(status: int) -> None:
-    if status == 1:
+    if status == PlannerStatus.OUT_OF_MEMORY:
         raise MemoryError("the native planner ran out of memory")
-    if status == 2:
+    if status == PlannerStatus.INVALID_INPUT:
         raise ValueError("the native planner was given integers that contradict each other")
     if status:
         raise RuntimeError(f"the native planner failed (status {status})")

@@ -14,8 +14,9 @@ import pytest
 import gnewt
 from gnewt.graph import forward
 from gnewt.kkt import PathWalk, SerialWalk, causal_order
-from gnewt.newton import Objective, system_of
+from gnewt.newton.objective import Objective
 from gnewt.newton.sweep import Sweep, order_of_slots, sweep_of
+from gnewt.newton.system import system_of
 from helpers.random_graphs import random_graph
 from helpers.systems import pendulum
 

@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt import control
-from gnewt.newton import Objective, Rollout, system_of
+from gnewt.newton import Rollout
+from gnewt.newton.objective import Objective
+from gnewt.newton.system import system_of
 from helpers.systems import pendulum
 
 

@@ -11,8 +11,10 @@ import pytest
 
 import gnewt
 from gnewt import control
-from gnewt.newton import Objective, make_policy, system_of
+from gnewt.newton.objective import Objective
+from gnewt.newton.policy import make_policy
 from gnewt.newton.sweep import sweep_of
+from gnewt.newton.system import system_of
 from helpers.stages import differentiate, linear_step, nonlinear_step, recursion
 from helpers.systems import SYSTEMS, linear_quadratic
 

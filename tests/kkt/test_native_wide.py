@@ -8,7 +8,8 @@ import pytest
 from gnewt.kkt.engines.native import engine as native
 from gnewt.kkt.engines.native.engine import factor_solve
 from gnewt.kkt.engines.native.packing import lay_out_native
-from gnewt.newton import Objective, system_of
+from gnewt.newton.objective import Objective
+from gnewt.newton.system import system_of
 from helpers.native_factor import factorize_native
 from helpers.oracle import inertia_of
 

@@ -79,12 +79,12 @@ def test_a_broken_rule_is_caught_by_the_self_check_and_named():
     bad = gnewt.trace_graph(quartic, x, rules={**RULES, "sub": wrong})
     assert float(good(x)) == pytest.approx(float(quartic(x)))
     assert float(bad(x)) != pytest.approx(float(quartic(x)))
-    objective = gnewt.newton.Objective(quartic)
+    objective = gnewt.newton.objective.Objective(quartic)
     objective.traced = type(objective.traced)(quartic, rules={**RULES, "sub": wrong})
     point = objective.at((x,))
-    system = gnewt.newton.system_of(point)
+    system = gnewt.newton.system.system_of(point)
     with pytest.raises(gnewt.InternalError, match=r"wrong value[\s\S]*family[\s\S]*report"):
-        gnewt.newton.self_check(system, point, system.linearize(point))
+        gnewt.newton.check.self_check(system, point, system.linearize(point))
 
 
 def test_the_self_check_can_be_turned_off(monkeypatch):
@@ -150,7 +150,7 @@ def test_a_graph_takes_no_argnums():
     with pytest.raises(gnewt.GraphError, match="argnums"):
         gnewt.newton_step(g, 1)
     with pytest.raises(TypeError, match="expected a JAX function"):
-        gnewt.newton.Objective(3.0)
+        gnewt.newton.objective.Objective(3.0)
 
 
 def test_what_a_prompt_shows_is_short():

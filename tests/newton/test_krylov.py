@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gnewt.newton import krylov
-from gnewt.newton.loop import Problem
+from gnewt.newton.loop import Task
 from gnewt.newton.objective import Objective
 from gnewt.newton.products import ProductSystem
 from gnewt.newton.subproblem import begin_spectrum
@@ -23,7 +23,7 @@ def solver(matrix, vector):
     """(radius, reach) ↦ the minimiser of vᵀp + ½pᵀMp in the ball, without scaling."""
     at = jnp.zeros(len(vector))
     point = Objective(lambda x: 0.5 * x @ (matrix @ x) + vector @ x, 0, False).at((at,))
-    problem = Problem(ProductSystem(point.structure, "exact"), point)
+    problem = Task(ProductSystem(point.structure, "exact"), point)
     models = dataclasses.replace(problem.models(at), sources=jnp.ones(len(vector)))
     spectrum = begin_spectrum(problem, at)
     return jax.jit(

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gnewt.newton import Objective, TrustRegion, system_of
-from gnewt.newton.loop import Problem
+from gnewt.newton import TrustRegion
+from gnewt.newton.loop import Task
+from gnewt.newton.objective import Objective
 from gnewt.newton.subproblem import begin_spectrum, solve_subproblem
+from gnewt.newton.system import system_of
 
 N = 7
 
@@ -25,7 +27,7 @@ def solver():
     @jax.jit
     def run(h, g, radius):
         point = objective.at((jnp.zeros(N), h, g))
-        problem = Problem(system_of(point), point)
+        problem = Task(system_of(point), point)
         models = problem.models(jnp.zeros(N))
         spectrum = begin_spectrum(problem, jnp.zeros(N))
         zero = jnp.zeros(())

@@ -12,9 +12,9 @@ import gnewt
 from gnewt import _native
 from gnewt.graph import check_plan
 from gnewt.kkt import factorize
-from gnewt.plan import KKTGraph, Order, check_tree, kkt_graph, make_plan, min_degree
+from gnewt.plan import KKTGraph, Order, check_tree, kkt_graph, make_plan, merge, min_degree
 from gnewt.plan.fronts import split_tree
-from gnewt.plan.merge import Merger, describe_bags, merge_fronts
+from gnewt.plan.merge import MODEL, Merger, TimeModel, describe_bags, merge_fronts
 from gnewt.plan.orderings import is_causal, nested_dissection, reverse_time
 from helpers.random_graphs import random_graph
 from plan.graphs import GRAPHS, random_kkt
@@ -80,6 +80,15 @@ def test_known_graphs(name):
 
 
 @needs_library
+@pytest.mark.parametrize("change", [1, 2, 3])
+def test_the_library_uses_the_constants_of_python(monkeypatch, change):
+    """With other constants both merge otherwise, and still alike; also where fronts have one child more than few."""
+    numbers = [5 + k if (k + change) % 3 else 4000 * k for k in range(len(MODEL))]
+    monkeypatch.setattr(merge, "MODEL", TimeModel(*numbers)._replace(large=30))
+    test_the_library_merges_the_same(monkeypatch)
+
+
+@needs_library
 def test_the_library_merges_the_same(monkeypatch):
     known = [(GRAPHS[name](), 3) for name in ("chain", "tree", "star", "empty", "alone")]
     for seed, (graph, num) in enumerate([(random_kkt(seed), 5) for seed in range(60)] + known):
@@ -100,14 +109,17 @@ def test_wrong_arrays_are_refused():
     bags = describe_bags(graph, *trees(graph)[0])
     sizes, links = (bags.p, bags.q, bags.b, bags.reads), (bags.link_ptr, bags.link_bag, bags.link_reads)
     separators, items = (bags.sep_ptr, bags.sep_item), (bags.bag_of_item, bags.pairs_of_item)
+    model = np.array(MODEL, np.int64)
     with pytest.raises(ValueError, match="length"):
-        _native.merge_fronts(True, bags.parent, (bags.p[1:], *sizes[1:]), links, separators, items)
+        _native.merge_fronts(True, bags.parent, (bags.p[1:], *sizes[1:]), links, separators, items, model)
     with pytest.raises(ValueError, match="contradict"):
-        _native.merge_fronts(True, np.zeros_like(bags.parent), sizes, links, separators, items)
+        _native.merge_fronts(True, np.zeros_like(bags.parent), sizes, links, separators, items, model)
     with pytest.raises(ValueError, match="contradict"):
         _native.merge_fronts(
-            True, bags.parent, sizes, links, separators, (np.full_like(items[0], -1), items[1])
+            True, bags.parent, sizes, links, separators, (np.full_like(items[0], -1), items[1]), model
         )
+    with pytest.raises(ValueError, match="contradict"):
+        _native.merge_fronts(True, bags.parent, sizes, links, separators, items, model[1:])
 
 
 def test_plans_are_valid_causal_and_give_the_same_answer():

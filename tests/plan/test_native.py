@@ -231,6 +231,57 @@ def test_the_environment_turns_the_library_off():
     assert run.stdout.strip() == make_plan(random_graph(7).graph.structure()).digest
 
 
+FIND_LIBRARY = """
+import sys
+class Finder:  # what an editable install of scikit-build-core leaves on sys.meta_path
+    submodule_search_locations = {recorded}
+    def find_spec(self, *args): return None
+sys.meta_path.insert(0, Finder())
+from gnewt import _native
+print(_native.LIBRARY and _native.LIBRARY._name)
+"""
+
+
+@needs_library
+@pytest.mark.parametrize("install", ["plain", "editable", "editable elsewhere"])
+def test_the_library_comes_from_the_package_or_its_editable_install_alone(install, tmp_path):
+    """A library in a folder `gnewt` anywhere on `sys.path`, as in `decoy`, is not loaded."""
+    for name in ("package", "decoy", "site", "other"):
+        (tmp_path / name / "gnewt").mkdir(parents=True)
+        if name != "package":
+            library = tmp_path / name / "gnewt" / os.path.basename(_native.LIBRARY._name)
+            library.symlink_to(os.path.abspath(_native.LIBRARY._name))
+    package = tmp_path / "package" / "gnewt"
+    (package / "__init__.py").touch()
+    shutil.copy(_native.__file__, package)
+    site = str(tmp_path / "site" / "gnewt")
+    recorded = {
+        "plain": {},
+        "editable": {"gnewt": [str(package), site]},
+        "editable elsewhere": {"gnewt": [str(tmp_path / "other" / "gnewt"), site]},
+    }[install]
+    path = [str(tmp_path / "package"), str(tmp_path / "decoy"), *filter(None, sys.path)]
+    env = {**os.environ, "GNEWT_NATIVE": "1", "PYTHONPATH": os.pathsep.join(path)}
+    run = subprocess.run(
+        [sys.executable, "-c", FIND_LIBRARY.format(recorded=recorded)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path / "decoy",
+    )
+    loaded = run.stdout.strip()
+    assert loaded.startswith(site) if install == "editable" else loaded == "None"
+
+
+@needs_library
+def test_statuses_are_those_of_the_library():
+    names = [_native.LIBRARY.gnewt_planner_status_name(i) for i in range(-1, len(_native.PlannerStatus) + 1)]
+    assert names[0] is names[-1] is None
+    expected = [status.name.lower().replace("_", " ") for status in _native.PlannerStatus]
+    assert [name.decode() for name in names[1:-1]] == expected
+
+
 @needs_library
 def test_wrong_arrays_are_refused_before_the_call():
     ptr, idx, sizes = np.array([0, 1, 2]), np.array([1, 0], np.int32), np.array([1, 1])

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
@@ -18,7 +17,12 @@ from gnewt.control.problem import Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.solve import Solution, switches
 from gnewt.control.tables import find_places
-from gnewt.newton import Objective, Rollout, Task, choose_search, run, sweep_of, system_of
+from gnewt.newton import Rollout
+from gnewt.newton.loop import Task, run
+from gnewt.newton.objective import Objective
+from gnewt.newton.rollout import choose_search
+from gnewt.newton.sweep import sweep_of
+from gnewt.newton.system import system_of
 
 
 class Feedback(NamedTuple):
@@ -84,32 +88,28 @@ def mpc_step(
         feedback = _no_feedback(problem, us)
     key = (iterations, method)
     if key not in problem.stages.compiled:
-        problem.stages.compiled[key] = jax.jit(_program(problem, us, iterations, method))
+        problem.stages.compiled[key] = jax.jit(_program(problem, iterations, method))
     return problem.stages.compiled[key](problem.replace(x0=x0).given, us, feedback)
 
 
-def _program(problem: Problem, us: PyTree, iterations: int, method: str) -> Callable[..., MPCStep]:
+def _program(problem: Problem, iterations: int, method: str) -> Callable[..., MPCStep]:
     stages = problem.stages
     search = choose_search(None, *switches(method))
     policies = search if isinstance(search, Rollout) else Rollout()
     curvature = getattr(search, "curvature", "exact")
-    sample = _concrete((problem.given, us))
 
     def program(given: dict[str, Any], us: PyTree, feedback: Feedback) -> MPCStep:
         here = problem.with_given(given)
         start = _follow(here, us, feedback)
-        point = Objective(stages.objective).at((start, given))
-        with jax.ensure_compile_time_eval():
-            known = problem.with_given(sample[0])
-            order = stage_order(known, point.structure, sample[1])
-            states = state_slots(known, point.structure, sample[1])
-        system = system_of(point, order, curvature)
+        point = Objective(stages.with_states, has_aux=True).at((start, given))
+        controls, states = control_slots(problem, point.structure), state_slots(problem, point.structure)
+        system = system_of(point, stage_order(problem, point.structure), curvature)
         task = Task(system, point)
         last, _ = run(task, search, point.x, 0.0, iterations)
         plan = system.structure.unravel(last.x)
         sweep = sweep_of(system)
         found, safe = policies.policies(task, sweep, last.models)
-        places = find_places(sweep.walk.input_steps, control_slots(problem, point.structure), states)
+        places = find_places(sweep.walk.input_steps, controls, states)
         gains = places.read("gains", [swept.gain for swept, _ in found])
         gains = jnp.where(safe, gains, 0.0)
         carries = here.carries(plan)
@@ -151,15 +151,3 @@ def _no_feedback(problem: Problem, us: PyTree) -> Feedback:
     dtype = jnp.result_type(*jax.tree.leaves(problem.given["start"]))
     T = problem.horizon
     return Feedback(np.zeros((T, nx), dtype), np.zeros((T, nu, nx), dtype))
-
-
-def _concrete(tree: PyTree) -> PyTree:
-    """The same numbers; any others where they are not known yet."""
-    rng = np.random.default_rng(0)
-
-    def known(leaf: Any) -> Any:
-        if not isinstance(leaf, Tracer):
-            return leaf
-        return np.asarray(rng.uniform(0.5, 1.5, leaf.shape)).astype(leaf.dtype)
-
-    return jax.tree.map(known, tree)

@@ -72,22 +72,29 @@ class Stages:
         return scalar(self._calls[2](carry["x"], **extras), "final_cost", self.final_cost)
 
     @cached_property
-    def objective(self) -> Callable[[PyTree, dict[str, Any]], Array]:
-        """The objective of the decisions, a scan over the stages. One function object, so that it is traced once."""
+    def with_states(self) -> Callable[[PyTree, dict[str, PyTree]], tuple[Array, dict[str, PyTree]]]:
+        """The objective of the decisions, a scan over the stages, and the states as auxiliary data.
 
-        def objective(decision: PyTree, given: dict[str, Any]) -> Array:
+        One function object, so that it is traced once. The states among the outputs of the scan are also what keeps states that
+        are only ever added to apart: tracing would make one long sum of them, to which no control could listen.
+        """
+
+        def objective(decision: PyTree, given: dict[str, PyTree]) -> tuple[Array, dict[str, PyTree]]:
             us, given = self.split(decision, given)
 
-            def stage(carry: PyTree, xs: Any) -> tuple[PyTree, Any]:
+            def stage(carry: PyTree, xs: tuple[PyTree, tuple[Array, PyTree]]) -> tuple[PyTree, PyTree]:
                 u, at = xs
-                # The carry among the outputs keeps states that are only ever added to as states, not as one long sum
-                # over all stages, to which no control could listen.
                 return self.advance(carry, u, at, given), (self.cost(carry, u, at, given), carry)
 
-            last, (costs, _) = jax.lax.scan(stage, given["start"], (us, self.stages(given)))
-            return jnp.sum(costs) + self.last_cost(last, given)
+            last, (costs, states) = jax.lax.scan(stage, given["start"], (us, self.stages(given)))
+            return jnp.sum(costs) + self.last_cost(last, given), {"states": states}
 
         return objective
+
+    @cached_property
+    def objective(self) -> Callable[[PyTree, dict[str, PyTree]], Array]:
+        """The objective alone."""
+        return lambda decision, given: self.with_states(decision, given)[0]
 
     def stages(self, given: dict[str, Any]) -> tuple[Any, PyTree]:
         """(stage numbers, data): what a scan over the stages runs over."""

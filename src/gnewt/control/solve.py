@@ -19,7 +19,9 @@ from gnewt._typing import PyTree
 from gnewt.control.problem import Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.tables import find_places
-from gnewt.newton import Group, Objective, Policy, Progress, Result, Rollout, make_policy, minimize
+from gnewt.newton import Policy, Progress, Result, Rollout, minimize
+from gnewt.newton.objective import Objective
+from gnewt.newton.policy import Group, make_policy
 
 METHODS = {
     "newton": ("adjoint", "linear"),
@@ -67,12 +69,13 @@ def solve(
     start = us.result if isinstance(us, Solution) else problem.decision(us)
     if isinstance(order, str) and order == "stages":
         decision = start.x if isinstance(start, Result) else start
-        structure = Objective(problem.stages.objective).at((decision, problem.given)).structure
-        order = stage_order(problem, structure, decision)
+        point = Objective(problem.stages.with_states, has_aux=True).at((decision, problem.given))
+        order = stage_order(problem, point.structure)
     result = minimize(
-        problem.stages.objective,
+        problem.stages.with_states,
         start,
         (problem.given,),
+        has_aux=True,
         search=search,
         tol=tol,
         max_steps=max_steps,
@@ -125,15 +128,15 @@ class Solution:
 
     @property
     def fun(self) -> float:
-        return self.result.fun
+        return float(self.result.fun)
 
     @property
     def grad_norm(self) -> float:
-        return self.result.grad_norm
+        return float(self.result.grad_norm)
 
     @property
     def num_steps(self) -> int:
-        return self.result.num_steps
+        return int(self.result.num_steps)
 
     @property
     def history(self) -> Any:
@@ -170,9 +173,7 @@ class Solution:
         """Feedforward, gains, and gradients and Hessians of the value function, by stages."""
         policy = self.factor_policy
         structure, groups = policy.structure, policy.groups
-        controls = control_slots(self.problem, structure)
-        with jax.ensure_compile_time_eval():
-            states = state_slots(self.problem, structure, self.result.x)
+        controls, states = control_slots(self.problem, structure), state_slots(self.problem, structure)
         for group in groups:
             self._refuse_others(group, controls, states)
         places = find_places([(g.inputs, g.listens) for g in groups], controls, states)

@@ -9,7 +9,8 @@ import numpy as np
 
 from gnewt._typing import PyTree
 from gnewt.graph import Certificate, Graph, Plan, Structure
-from gnewt.newton import Objective, System, system_of
+from gnewt.newton.objective import Objective
+from gnewt.newton.system import System, system_of
 
 _MOST_ROWS = 12
 _MOST_NAMES = 6

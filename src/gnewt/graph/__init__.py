@@ -5,6 +5,7 @@ from gnewt.graph.builder import Graph, Handle
 from gnewt.graph.evaluate import UNROLL, apply_family, evaluate, forward, objective
 from gnewt.graph.family import Family, check_family
 from gnewt.graph.layout import Batch, Irregular
+from gnewt.graph.outputs import Kind, Output, constant_output
 from gnewt.graph.plan import Certificate, Plan, check_plan
 from gnewt.graph.rounds import Rounds, RoundStep
 from gnewt.graph.schedule import find_loops
@@ -21,7 +22,9 @@ __all__ = [
     "Index",
     "IndexMaker",
     "Irregular",
+    "Kind",
     "Maps",
+    "Output",
     "Plan",
     "RoundStep",
     "Rounds",
@@ -30,6 +33,7 @@ __all__ = [
     "check_family",
     "check_plan",
     "check_structure",
+    "constant_output",
     "distinct_rows",
     "evaluate",
     "find_loops",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import cached_property
 from typing import Any
 
@@ -42,6 +43,8 @@ class Structure:
     """A name for each leaf."""
     data: Data = ()
     """Default data of the families; a traced function replaces them at every call."""
+    outputs: PyTree = None
+    """The auxiliary data of a traced function, with an `Output` for each leaf: which slots hold it. None without any."""
 
     @cached_property
     def dtype(self) -> Any:
@@ -121,8 +124,17 @@ class Structure:
 
     @cached_property
     def _input_starts(self) -> np.ndarray:
-        sizes = [int(np.prod(a.shape, dtype=np.int64)) for a in self.in_avals]
+        sizes = [math.prod(a.shape) for a in self.in_avals]
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+    @property
+    def input_slots(self) -> PyTree:
+        """The input pytree, with the slots of its scalars for leaves."""
+        leaves = [
+            np.arange(begin, begin + math.prod(a.shape)).reshape(a.shape)
+            for begin, a in zip(self._input_starts.tolist(), self.in_avals, strict=False)
+        ]
+        return jax.tree_util.tree_unflatten(self.in_tree, leaves)
 
     def slot_name(self, slot: int) -> str:
         """Name a slot as a person would: `u3[0]` for an input, the defining instance otherwise."""
@@ -203,6 +215,6 @@ def check_structure(structure: Structure) -> None:
             defined[family.outs] = True
     if not defined.all():
         raise GraphError(f"slot {int(np.argmin(defined))} is neither an input nor defined by a family")
-    size = sum(int(np.prod(a.shape, dtype=np.int64)) for a in structure.in_avals)
+    size = sum(math.prod(a.shape) for a in structure.in_avals)
     if size != structure.num_inputs:
         raise GraphError(f"the input pytree has {size} scalars, the graph {structure.num_inputs} input slots")

@@ -1,49 +1,40 @@
-"""The Newton step and the loop around it."""
+"""The Newton step and the loop around it.
 
-from gnewt.newton.check import self_check
-from gnewt.newton.factor import Factor, Inertia
+Public are the searches, what a callback sees, results and statuses. Other folders import the rest from its module.
+"""
+
+from gnewt.kkt import EliminationStatus
+from gnewt.newton.factor import Factor
 from gnewt.newton.line_search import LineSearch
-from gnewt.newton.loop import STATUSES, Record, run
-from gnewt.newton.loop import Problem as Task
+from gnewt.newton.loop import Record
 from gnewt.newton.minimize import minimize
-from gnewt.newton.objective import Objective, Point
-from gnewt.newton.policy import Group, Policy, Rule, make_policy
+from gnewt.newton.numbers import Inertia
+from gnewt.newton.policy import Policy, Rule
 from gnewt.newton.progress import Progress
 from gnewt.newton.result import Result
-from gnewt.newton.rollout import Rollout, choose_search
-from gnewt.newton.step import STEP_STATUSES, StepInfo, describe, factorize, newton_step
-from gnewt.newton.sweep import sweep_of
-from gnewt.newton.system import System, on_device, system_of
+from gnewt.newton.rollout import Rollout
+from gnewt.newton.statuses import STATUSES, STEP_STATUSES, Status, StepStatus
+from gnewt.newton.step import StepInfo, factorize, newton_step
 from gnewt.newton.trust_region import TrustRegion
 
 __all__ = [
     "STATUSES",
     "STEP_STATUSES",
+    "EliminationStatus",
     "Factor",
-    "Group",
     "Inertia",
     "LineSearch",
-    "Objective",
-    "Point",
     "Policy",
     "Progress",
     "Record",
     "Result",
     "Rollout",
     "Rule",
+    "Status",
     "StepInfo",
-    "System",
-    "Task",
+    "StepStatus",
     "TrustRegion",
-    "choose_search",
-    "describe",
     "factorize",
-    "make_policy",
     "minimize",
     "newton_step",
-    "on_device",
-    "run",
-    "self_check",
-    "sweep_of",
-    "system_of",
 ]

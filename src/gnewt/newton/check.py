@@ -6,7 +6,6 @@ Once per structure, at the first point it is used at. Cheap: the compiled produc
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +17,13 @@ from gnewt.kkt import LocalModels, lifted_product
 from gnewt.newton.objective import Point
 from gnewt.newton.system import System
 
+_TOLERANCE, _COARSE = 1e-6, 2e-2
+"""Relative differences that are no bug, in double and in coarser precision: sums are taken in other orders."""
+_DOUBLE = 1e-12
+"""An eps below this is that of double precision."""
+_CANCELS = 64.0
+"""How many roundings √eps of its largest term a gradient may be made of, where its terms cancel."""
+
 
 def self_check(system: System, point: Point, models: LocalModels) -> None:
     """Raise InternalError, naming a family, if the structure does not have the derivatives of f."""
@@ -25,20 +31,20 @@ def self_check(system: System, point: Point, models: LocalModels) -> None:
     rng = np.random.default_rng(0)
     v = rng.choice([-1.0, 1.0], structure.num_inputs) * rng.uniform(0.5, 1.0, structure.num_inputs)
     value, gradient, curved = _derivatives(system, point, jnp.asarray(v, structure.dtype))
-    tolerance = 1e-6 if structure.eps < 1e-12 else 2e-2
+    tolerance = _TOLERANCE if structure.eps < _DOUBLE else _COARSE
     _compare(structure, "value", np.atleast_1d(models.value), np.atleast_1d(value), tolerance, 0.0)
     largest = float(np.max(np.abs(models.sources), initial=0.0))
     floor = structure.eps**0.5
     mine = np.asarray(models.duals[: structure.num_inputs])
     # At a solution the gradient is rounding: what cancels in it is as large as the other duals.
     terms = max(largest, float(np.max(np.abs(models.duals), initial=0.0)))
-    _compare(structure, "gradient", mine, np.asarray(gradient), tolerance, 64 * floor * terms)
+    _compare(structure, "gradient", mine, np.asarray(gradient), tolerance, _CANCELS * floor * terms)
     if system.curvature == "exact":
         ours = lifted_product(structure, np.asarray(models.sources), v)
         _compare(structure, "Hessian-vector product", ours, np.asarray(curved), tolerance, floor * largest)
 
 
-def _derivatives(system: System, point: Point, v: jax.Array) -> tuple[Any, Any, Any]:
+def _derivatives(system: System, point: Point, v: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(f, g, H·v) of the function itself; operation by operation where it is too long to compile."""
     if point.replay is None or not point.is_long:
         return system.derivatives(point, v)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,20 +15,18 @@ from jax.core import Tracer
 from gnewt._errors import StepError, explain_error
 from gnewt._typing import PyTree
 from gnewt.graph import Certificate, Plan
-from gnewt.kkt import OK, STATUSES, Elimination, LocalModels, ReferenceFactor, factorize
+from gnewt.kkt import Elimination, EliminationStatus, LocalModels, ReferenceFactor, factorize
+from gnewt.newton.numbers import Count, Inertia, Real, RealLike, as_count, as_inertia, as_real, norm, show
 from gnewt.newton.objective import Point
 from gnewt.newton.policy import Policy, make_policy
-from gnewt.newton.system import System, norm
+from gnewt.newton.statuses import status_of
+from gnewt.newton.system import System
 
-MAX_REFINEMENTS = 3
-
-
-class Inertia(NamedTuple):
-    """Numbers of positive, negative and zero eigenvalues of H + μI: integers, or traced inside jit."""
-
-    positive: Any
-    negative: Any
-    zero: Any
+_MAX_REFINEMENTS, _ENOUGH, _PAYS = 3, 4, 0.5
+"""Refinements at most; the relative residual, in roundings, that needs none; the share of the residual that a
+refinement must bring it below, or it is not kept and no other is tried."""
+_SHOWN = 6
+"""Names of vertices in a message."""
 
 
 @jax.tree_util.register_dataclass
@@ -41,10 +38,12 @@ class Factor:
     do not. Inside jit (and vmap) they are what the elimination gives, and NaN where H + μI is singular.
     """
 
+    __no_type_check__: ClassVar[bool] = True  # JAX also fills pytrees with placeholders, which are no numbers
+
     point: Point
     models: LocalModels
     numbers: Elimination
-    shift: Any
+    shift: RealLike
     raw_step: Array
     """-(H + μI)⁻¹ g over the flat inputs, as the elimination gave it: not refined."""
     system: System = dataclasses.field(metadata={"static": True})
@@ -62,7 +61,7 @@ class Factor:
     @property
     def status(self) -> str:
         """`ok`, `singular`, or what else went wrong. Not inside jit: there use `numbers.status`."""
-        return status_name(self.numbers.status, STATUSES, "gnewt.kkt.STATUSES")
+        return status_of(self.numbers.status, EliminationStatus).text
 
     @property
     def inertia(self) -> Inertia:
@@ -70,26 +69,26 @@ class Factor:
         return as_inertia(self.numbers.inertia)
 
     @property
-    def is_positive_definite(self) -> Any:
+    def is_positive_definite(self) -> Count:
         found = self.inertia.positive == self.system.structure.num_inputs
-        return found & (self.numbers.status == OK) if self._is_traced else bool(found)
+        return found & (self.numbers.status == EliminationStatus.OK) if self.is_traced else bool(found)
 
     @property
-    def is_singular(self) -> Any:
+    def is_singular(self) -> Count:
         return self.inertia.zero > 0
 
     @property
-    def num_delayed(self) -> Any:
+    def num_delayed(self) -> Count:
         """Pivots that were moved to a parent front because they were too small in their own."""
-        return number(self.numbers.num_delayed, int)
+        return as_count(self.numbers.num_delayed)
 
     @property
-    def smallest_pivot(self) -> Any:
-        return number(self.numbers.smallest_pivot, float)
+    def smallest_pivot(self) -> Real:
+        return as_real(self.numbers.smallest_pivot)
 
-    def logdet(self) -> Any:
+    def logdet(self) -> Real:
         """Return log|det(H + μI)|; its sign is (-1)^inertia.negative. -inf if singular."""
-        return number(self.numbers.logdet, float)
+        return as_real(self.numbers.logdet)
 
     def null_vertices(self) -> tuple[str, ...]:
         """Name the vertices that the null pivots touch: where curvature is missing. Empty if nonsingular."""
@@ -105,12 +104,12 @@ class Factor:
         return self.system.structure.unravel(self.flat_gradient)
 
     @property
-    def flat_gradient(self) -> Any:
+    def flat_gradient(self) -> Array | np.ndarray:
         gradient = self.models.duals[: self.system.structure.num_inputs]
-        return gradient if self._is_traced else np.asarray(gradient)
+        return gradient if self.is_traced else np.asarray(gradient)
 
     @property
-    def _is_traced(self) -> bool:
+    def is_traced(self) -> bool:
         return isinstance(self.numbers.status, Tracer)
 
     def __repr__(self) -> str:
@@ -128,22 +127,22 @@ class Factor:
         """Return (H + μI)⁻¹ b for a pytree b like the inputs."""
         structure = self.system.structure
         flat = structure.ravel(b)
-        if self._is_traced or isinstance(flat, Tracer):
+        if self.is_traced or isinstance(flat, Tracer):
             return structure.unravel(self._solve_traced(flat))
         self._refuse_singular("solve")
         return structure.unravel(self.solve_flat(np.asarray(flat))[0])
 
     def step(self) -> PyTree:
         """Return the Newton step -(H + μI)⁻¹ g."""
-        if self._is_traced:
+        if self.is_traced:
             return self.system.structure.unravel(self.flat_traced_step)
         self._refuse_singular("take a step")
         return self.system.structure.unravel(self.flat_step[0])
 
     @property
-    def residual(self) -> Any:
+    def residual(self) -> Real:
         """‖(H + μI)·δ + g‖ / ‖g‖ of the Newton step δ, from an independent Hessian-vector product."""
-        if not self._is_traced:
+        if not self.is_traced:
             return self.flat_step[1]
         gradient = self.flat_gradient
         left = self.system.product(self.point, self.raw_step) + self.shift * self.raw_step + gradient
@@ -152,15 +151,15 @@ class Factor:
 
     @cached_property
     def flat_step(self) -> tuple[np.ndarray, float]:
-        return self.solve_flat(-self.flat_gradient, self.raw_step)
+        return self.solve_flat(-np.asarray(self.flat_gradient), self.raw_step)
 
     @property
     def flat_traced_step(self) -> Array:
         """The step inside jit: NaN where there is none."""
-        good = (self.numbers.status == OK) & jnp.isfinite(self.models.value)
+        good = (self.numbers.status == EliminationStatus.OK) & jnp.isfinite(self.models.value)
         return jnp.where(good, self.raw_step, jnp.nan)
 
-    def solve_flat(self, b: np.ndarray, first: Any = None) -> tuple[np.ndarray, float]:
+    def solve_flat(self, b: np.ndarray, first: Array | None = None) -> tuple[np.ndarray, float]:
         """Solve and refine on the host; return (solution, relative residual) over the flat inputs."""
         size = norm(b)
         if size == 0.0:
@@ -168,12 +167,12 @@ class Factor:
         eps = float(jnp.finfo(self.system.structure.dtype).eps)
         best = self._solve(b) if first is None else np.asarray(first, np.float64)
         residual = self._residual(best, b)
-        for _ in range(MAX_REFINEMENTS):
-            if norm(residual) <= 4 * eps * size:
+        for _ in range(_MAX_REFINEMENTS):
+            if norm(residual) <= _ENOUGH * eps * size:
                 break
             candidate = best + self._solve(residual)
             left = self._residual(candidate, b)
-            if not norm(left) < 0.5 * norm(residual):
+            if not norm(left) < _PAYS * norm(residual):
                 break
             best, residual = candidate, left
         return best, norm(residual) / size
@@ -184,7 +183,7 @@ class Factor:
 
     def _solve_traced(self, b: Array) -> Array:
         done = self.system.solve(self.models, self.numbers, b)
-        return jnp.where(self.numbers.status == OK, done, jnp.nan)
+        return jnp.where(self.numbers.status == EliminationStatus.OK, done, jnp.nan)
 
     def _residual(self, y: np.ndarray, b: np.ndarray) -> np.ndarray:
         dtype = self.system.structure.dtype
@@ -242,7 +241,7 @@ class Factor:
             raise StepError(singular_message(self.system, self.numbers.null, what))
 
     def _refuse_traced(self, what: str) -> None:
-        if self._is_traced:
+        if self.is_traced:
             raise StepError(
                 explain_error(
                     f"{what} runs on the host and cannot be part of a compiled function",
@@ -251,45 +250,16 @@ class Factor:
             )
 
 
-def as_inertia(counts: Any) -> Inertia:
-    """Integers where they are known; arrays inside jit, and for a batch."""
-    return Inertia(*(number(counts[..., i], int) for i in range(3)))
-
-
-def number(value: Any, kind: type) -> Any:
-    """A Python number where it is known; an array inside jit, and for a batch."""
-    return value if isinstance(value, Tracer) or np.ndim(value) else kind(value)
-
-
-def status_name(code: Any, names: tuple[str, ...], where: str) -> str:
-    """Name a status, or say what to use instead where its number is not known yet."""
-    if isinstance(code, Tracer) or np.ndim(code):
-        raise StepError(
-            explain_error(
-                "a status has no name inside jit or vmap, nor for a batch",
-                remedy=f"use `code`, which counts in {where}, or `success`",
-            )
-        )
-    return names[int(code)]
-
-
-def show(name: str, code: Any, text: Callable[[], str]) -> str:
-    """What a prompt shows; numbers inside jit and batches are not looked at."""
-    if isinstance(code, Tracer):
-        return f"<{name} inside a transformation>"
-    return text() if np.ndim(code) == 0 else f"<{name} of shape {np.shape(code)}>"
-
-
-def null_names(system: System, null: Any) -> tuple[str, ...]:
+def null_names(system: System, null: Array) -> tuple[str, ...]:
     """Name the vertices that the null pivots touch."""
     slots = np.unique(system.plan.slot_of_unknown(np.flatnonzero(null))).astype(int)
     return tuple(system.structure.slot_name(int(s)) for s in slots)
 
 
-def singular_message(system: System, null: Any, what: str = "take a step") -> str:
+def singular_message(system: System, null: Array, what: str = "take a step") -> str:
     """Say that H is singular, where curvature is missing, and what to do."""
     names = null_names(system, null)
-    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     slots = system.plan.slot_of_unknown(np.flatnonzero(null))
     return explain_error(
         f"cannot {what}: the Hessian is singular, with {len(names)} null pivot(s) that touch {shown}",

@@ -10,7 +10,7 @@ memory and the Newton step is inside of the ball, conjugate gradients go on from
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,8 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from gnewt.kkt import LocalModels
-from gnewt.newton.loop import Problem
-from gnewt.newton.subproblem import Solution, Spectrum
+from gnewt.newton.loop import Task
+from gnewt.newton.subproblem import BallStep, Spectrum
 
 _FEW = 48
 _MOST = 512
@@ -30,6 +30,20 @@ _BLOCK = 16
 """Lanczos vectors that a new one is made orthogonal to at a time."""
 _SHIFTS = 31
 """Shifts of T that are tried at a time."""
+_TIGHT, _LOOSE = 0.03, 0.1
+"""Bounds on the share of the gradient that the residual may keep: less costs products, more costs steps."""
+_SPANNED = 10
+"""Roundings of T: a next vector shorter than that is noise, and the space holds the solution."""
+_ABOVE = 1.01
+"""How far above its bound, by Gershgorin's circles, the largest shift is, so that rounding does not matter."""
+_FILLED, _ROUNDS = 0.9, 9
+"""A shift is good enough where ‖y‖ is this share of the radius; rounds (each divides the bracket by 32) at most."""
+_SHARPEN = 3
+"""Steps of inverse iteration towards the lowest eigenvector of T."""
+_FARTHEST = 1e3
+"""How many times farther than Lanczos conjugate gradients go, where no radius is known yet."""
+_TURNS = 4
+"""Conjugate gradients take at most so many times N steps: exact ones would take N."""
 
 Product = Callable[[Array], Array]
 
@@ -42,7 +56,8 @@ class _Lanczos(NamedTuple):
     """Estimates of q·qⱼ for the newest vector q and the one before it, all j."""
     again: Bool[Array, ""]
     """The next vector is made orthogonal, too."""
-    count: Int[Array, ""]
+    size: Int[Array, ""]
+    """Number of vectors that T is known for."""
     small: _Small
     done: Bool[Array, ""]
     full: Bool[Array, ""]
@@ -50,7 +65,7 @@ class _Lanczos(NamedTuple):
 
 
 class _Small(NamedTuple):
-    """A solution of the small problem."""
+    """A solution of the small task."""
 
     y: Float[Array, " most"]
     shift: Float[Array, ""]
@@ -70,20 +85,20 @@ class _Ball(NamedTuple):
 
 
 def solve_with_products(
-    problem: Problem, x: Array, models: LocalModels, radius: Array, reach: Array, spectrum: Spectrum
-) -> Solution:
-    """Solve until the residual is a small share of the gradient: √‖g‖∞, but between 0.03 and 0.1.
+    task: Task, x: Array, models: LocalModels, radius: Array, reach: Array, spectrum: Spectrum
+) -> BallStep:
+    """Solve until the residual is a small share of the gradient: √‖g‖∞, within bounds.
 
     Args:
         reach: length up to which the Newton step is taken where no negative curvature was met.
     """
-    n = problem.size
+    n = task.size
     most = max(1, min(n, _MOST, max(10, _NUMBERS // n)))
     scale = 1.0 / jnp.sqrt(models.sources)
-    gradient = scale * problem.gradient(models)
-    share = jnp.clip(jnp.sqrt(jnp.max(jnp.abs(problem.gradient(models)))), 0.03, 0.1)
+    gradient = scale * task.gradient(models)
+    share = jnp.clip(jnp.sqrt(jnp.max(jnp.abs(task.gradient(models)))), _TIGHT, _LOOSE)
     ball = _Ball(gradient, jnp.linalg.norm(gradient), radius, reach, share)
-    product = problem.products_at(x)
+    product = task.products_at(x)
 
     def multiply(v: Array) -> Array:
         return scale * product(scale * v)
@@ -98,7 +113,7 @@ def solve_with_products(
 
     p, shift, decrease = jax.lax.cond(few.full, more, enough) if most > _FEW else enough()
     length, zero = jnp.linalg.norm(p), jnp.zeros((), jnp.int32)
-    return Solution(scale * p, shift, decrease, decrease > 0, spectrum, zero, length)
+    return BallStep(scale * p, shift, decrease, decrease > 0, spectrum, zero, length)
 
 
 def _begin(ball: _Ball, most: int) -> _Lanczos:
@@ -131,7 +146,7 @@ def _grow(s: _Lanczos, most: int) -> _Lanczos:
         longer(s.beside, most),
         longer(s.lost, most),
         s.again,
-        s.count,
+        s.size,
         s.small._replace(y=longer(s.small.y, most)),
         jnp.zeros((), bool),
         jnp.zeros((), bool),
@@ -144,7 +159,7 @@ def _lanczos(multiply: Product, ball: _Ball, begin: _Lanczos) -> _Lanczos:
     tiny, eps = jnp.finfo(dtype).tiny, jnp.finfo(dtype).eps
 
     def extend(s: _Lanczos) -> _Lanczos:
-        at, k = s.count, s.count + 1
+        at, k = s.size, s.size + 1
         q, before = s.basis[at], jnp.maximum(at - 1, 0)
         w = multiply(q)
         diagonal = s.diagonal.at[at].set(jnp.vdot(q, w))
@@ -154,7 +169,7 @@ def _lanczos(multiply: Product, ball: _Ball, begin: _Lanczos) -> _Lanczos:
         w = jax.lax.cond(due, lambda: _remove(s.basis, k, w), lambda: w)
         lost = lost.at[0].set(jnp.where(due, eps, lost[0]))
         beta = jnp.linalg.norm(w)
-        spanned = ~(beta > 10 * eps * jnp.max(jnp.abs(diagonal)))
+        spanned = ~(beta > _SPANNED * eps * jnp.max(jnp.abs(diagonal)))
         ended = spanned | (k == most)
         basis = s.basis.at[k].set(jnp.where(spanned, 0.0, w / jnp.maximum(beta, tiny)))
         # The longer T is, the less often it is worth a look.
@@ -192,7 +207,7 @@ def _estimate(lost: Array, diagonal: Array, beside: Array, at: Array, beta: Arra
 
 def _finish(multiply: Product, ball: _Ball, s: _Lanczos) -> tuple[Array, Array, Array]:
     """Return (p, shift, decrease); with conjugate gradients where the Newton step needs more vectors than there are."""
-    p = _combine(s.basis, s.count, s.small.y)
+    p = _combine(s.basis, s.size, s.small.y)
     goes_on = s.full & (s.small.shift == 0) & (s.small.decrease > 0)
     p, decrease = jax.lax.cond(
         goes_on, lambda: _conjugate_gradients(multiply, ball, s, p), lambda: (p, s.small.decrease)
@@ -202,14 +217,14 @@ def _finish(multiply: Product, ball: _Ball, s: _Lanczos) -> tuple[Array, Array, 
 
 def _conjugate_gradients(multiply: Product, ball: _Ball, s: _Lanczos, p: Array) -> tuple[Array, Array]:
     """Go on where Lanczos ended: its next step is that of conjugate gradients, along the direction after T⁻¹eₖ."""
-    last = jnp.zeros_like(s.diagonal).at[s.count - 1].set(1.0)
-    _, t = _eliminate(s.diagonal, s.beside, s.count, jnp.zeros(1, p.dtype), last)
-    before = _combine(s.basis, s.count, t[:, 0])
+    last = jnp.zeros_like(s.diagonal).at[s.size - 1].set(1.0)
+    _, t = _eliminate(s.diagonal, s.beside, s.size, jnp.zeros(1, p.dtype), last)
+    before = _combine(s.basis, s.size, t[:, 0])
     residual = -ball.gradient - multiply(p)
     pushed = multiply(before)
     direction = residual - jnp.vdot(pushed, residual) / jnp.vdot(pushed, before) * before
     decrease = 0.5 * (jnp.vdot(residual, p) - jnp.vdot(ball.gradient, p))
-    reach = jnp.where(jnp.isfinite(ball.reach), ball.reach, 1e3 * jnp.linalg.norm(p))
+    reach = jnp.where(jnp.isfinite(ball.reach), ball.reach, _FARTHEST * jnp.linalg.norm(p))
 
     def step(c: tuple[Array, ...]) -> tuple[Array, ...]:
         p, residual, direction, decrease, _, count = c
@@ -230,7 +245,7 @@ def _conjugate_gradients(multiply: Product, ball: _Ball, s: _Lanczos, p: Array) 
         return p, rest, rest + ratio * direction, decrease + gain, leaves | good, count + 1
 
     begin = (p, residual, direction, decrease, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
-    end = jax.lax.while_loop(lambda c: ~c[4] & (c[5] < 4 * ball.gradient.size), step, begin)
+    end = jax.lax.while_loop(lambda c: ~c[4] & (c[5] < _TURNS * ball.gradient.size), step, begin)
     return end[0], end[3]
 
 
@@ -238,7 +253,7 @@ def _combine(basis: Array, count: Array, y: Array) -> Array:
     """Σ yᵢ·qᵢ over the first `count` rows."""
     y = jnp.pad(y, (0, len(basis) - len(y)))
 
-    def block(i: Any, p: Array) -> Array:
+    def block(i: Array, p: Array) -> Array:
         rows = jax.lax.dynamic_slice_in_dim(basis, i * _BLOCK, _BLOCK)
         return p + jax.lax.dynamic_slice_in_dim(y, i * _BLOCK, _BLOCK) @ rows
 
@@ -248,7 +263,7 @@ def _combine(basis: Array, count: Array, y: Array) -> Array:
 def _remove(basis: Array, count: Array, w: Array) -> Array:
     """Make w orthogonal to the first `count` rows; the others are zero."""
 
-    def block(i: Any, w: Array) -> Array:
+    def block(i: Array, w: Array) -> Array:
         rows = jax.lax.dynamic_slice_in_dim(basis, i * _BLOCK, _BLOCK)
         return w - (rows @ w) @ rows
 
@@ -284,20 +299,22 @@ def _solve_tridiagonal(diagonal: Array, beside: Array, count: Array, ball: _Ball
 
     zero = jnp.zeros((), dtype)
     # T + μI ⪰ size/Δ there, so that ‖y‖ ≤ Δ.
-    highest = 1.01 * (jnp.max(jnp.abs(diagonal)) + 2 * jnp.max(jnp.abs(links)) + size / radius)
+    highest = _ABOVE * (jnp.max(jnp.abs(diagonal)) + 2 * jnp.max(jnp.abs(links)) + size / radius)
     _, shift, _, _ = jax.lax.while_loop(
-        lambda s: (s[2] < 0.9 * radius) & (s[3] < 9), narrow, (zero, highest, zero, jnp.zeros((), jnp.int32))
+        lambda s: (s[2] < _FILLED * radius) & (s[3] < _ROUNDS),
+        narrow,
+        (zero, highest, zero, jnp.zeros((), jnp.int32)),
     )
     definite, both, lengths = solve(jnp.stack([zero, shift]), first)
     takes_newton = definite[0] & (lengths[0] <= reach)
     on_ball = both[:, 1]
     # What is missing to the boundary (in the nearly hard case no shift gives it) goes along the lowest eigenvector.
 
-    def sharpen(_: Any, z: Array) -> Array:
+    def sharpen(_: Array, z: Array) -> Array:
         z = solve(shift[None], z)[1][:, 0]
         return z / jnp.maximum(jnp.linalg.norm(z), jnp.finfo(dtype).tiny)
 
-    z = jax.lax.fori_loop(0, 3, sharpen, on_ball)
+    z = jax.lax.fori_loop(0, _SHARPEN, sharpen, on_ball)
     along = jnp.vdot(on_ball, z)
     room = jnp.maximum(radius**2 - jnp.vdot(on_ball, on_ball), 0.0)
     away = jnp.where(along >= 0, 1.0, -1.0) * (jnp.sqrt(along**2 + room) - jnp.abs(along))
@@ -315,7 +332,7 @@ def _eliminate(
     most, tiny = len(diagonal), jnp.finfo(diagonal.dtype).tiny
     empty = jnp.zeros((most + 1, len(shifts)), diagonal.dtype)
 
-    def down(i: Any, s: tuple[Array, ...]) -> tuple[Array, ...]:
+    def down(i: Array, s: tuple[Array, ...]) -> tuple[Array, ...]:
         pivots, known, pivot, carried, definite = s
         link = jnp.where(i > 0, links[i - 1], 0.0)
         factor = link / pivot
@@ -329,7 +346,7 @@ def _eliminate(
     begin = (empty, empty, ones, jnp.zeros_like(shifts), ones > 0)
     pivots, known, _, _, definite = jax.lax.fori_loop(0, count, down, begin)
 
-    def up(j: Any, y: Array) -> Array:
+    def up(j: Array, y: Array) -> Array:
         i = count - 1 - j
         return y.at[i].set((known[i] - links[i] * y[i + 1]) / pivots[i])
 

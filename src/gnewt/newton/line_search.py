@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from gnewt.kkt import OK, LocalModels
-from gnewt.newton.loop import (
-    NO_DECREASE,
-    ROUNDING,
-    RUNNING,
-    SINGULAR,
-    STALLED,
-    UNBOUNDED,
-    Move,
-    Problem,
-    Proposal,
-    Record,
-    all_finite,
-    largest,
-)
+from gnewt.kkt import LocalModels
+from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, noise_of
+from gnewt.newton.loop import Iterate, Move, Proposal, Task, largest_shift, line_record, scale_of
+
+_FALL = 4.0
+"""The first μ that is tried where H itself is not positive definite is the last one, divided by this."""
 
 
-class Memory(NamedTuple):
+class LineMemory(NamedTuple):
     """What one step leaves to the next."""
 
     shift: Array
@@ -34,11 +25,24 @@ class Memory(NamedTuple):
     """Length to begin with: 1, or less after a step to where derivatives are not finite."""
 
 
-class _Trial(NamedTuple):
-    length: Array
-    value: Array
-    passed: Array
-    count: Array
+class _Direction(NamedTuple):
+    step: Array
+    """-(H + μI)⁻¹g"""
+    shift: Array
+    definite: Array
+    """Whether H + μI ≻ 0."""
+    inertia: Array
+    """Of H."""
+    tries: Array
+    """Factorisations."""
+
+
+class _Proposed(NamedTuple):
+    """What `propose` tells `settle`."""
+
+    tried: Tried
+    line: Line
+    direction: _Direction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,91 +60,58 @@ class LineSearch:
     growth: float = 8.0
     max_halvings: int = 60
 
-    def begin(self, problem: Problem, x: Array, models: LocalModels) -> Memory:
+    def begin(self, task: Task, x: Array, models: LocalModels) -> LineMemory:
         """Nothing is known."""
-        return Memory(jnp.zeros((), x.dtype), jnp.ones((), x.dtype))
+        return LineMemory(jnp.zeros((), x.dtype), jnp.ones((), x.dtype))
 
-    def resume(self, memory: Memory) -> Memory:
+    def resume(self, memory: LineMemory) -> LineMemory:
         """Go on with the shift."""
-        return Memory(memory.shift, jnp.ones_like(memory.longest))
+        return memory._replace(longest=jnp.ones_like(memory.longest))
 
-    def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
+    def propose(self, task: Task, at: Iterate) -> Proposal:
         """Factorise until the inertia says positive definite, then backtrack."""
-        gradient = problem.gradient(models)
-        direction, shift, definite, inertia, tries = self._direction(problem, models, gradient, memory.shift)
-        slope = jnp.vdot(gradient, direction)
-        trial = self._backtrack(problem, x, models, slope, direction, memory.longest)
-        rest = (trial, slope, shift, definite, inertia)
-        at = x + trial.length * direction
-        return Proposal(at, definite & trial.passed, tries, trial.count, rest)
+        gradient = task.gradient(at.models)
+        found = self._direction(task, at.models, gradient, at.memory.shift)
+        slope = jnp.vdot(gradient, found.step)
+        # pᵀ(H + μI)p = -gᵀp
+        line = Line(at.models.value, slope, -slope)
 
-    def settle(
-        self,
-        problem: Problem,
-        x: Array,
-        models: LocalModels,
-        memory: Memory,
-        proposal: Proposal,
-        after: LocalModels,
-    ) -> Move:
+        def value(length: Array) -> tuple[Array, Array]:
+            there = at.x + length * found.step
+            return task.value(there), there
+
+        noise, longest = noise_of(task, at.models), at.memory.longest
+        tried = backtrack(value, at.x, line, noise, self.armijo, longest, self.max_halvings)
+        rest = _Proposed(tried, line, found)
+        return Proposal(tried.found, found.definite & tried.passed, found.tries, tried.evaluations, rest)
+
+    def settle(self, task: Task, at: Iterate, proposal: Proposal, after: LocalModels) -> Move:
         """Take the step, unless derivatives are not finite there, or nothing is gained within rounding."""
-        trial, slope, shift, definite, inertia = proposal.rest
-        gradient = problem.gradient(models)
-        close = -trial.length * slope <= problem.noise(models)
-        finite = all_finite(after)
-        shrinks = largest(problem.gradient(after)) < largest(gradient)
-        taken = proposal.wanted & finite & (~close | shrinks)
-        shorter = trial.passed & ~finite & (trial.length > problem.eps)
-        rounding = (shift == 0) & (-0.5 * slope <= ROUNDING * problem.noise(models))
-        code = jnp.where(taken | shorter, RUNNING, jnp.where(rounding, STALLED, NO_DECREASE))
-        code = jnp.where(trial.value == -jnp.inf, UNBOUNDED, code)
-        code = jnp.where(definite, code, SINGULAR).astype(jnp.int32)
-        nan = jnp.full((), jnp.nan, x.dtype)
-        record = Record(models.value, largest(gradient), shift, nan, trial.length, inertia)
-        longest = jnp.where(taken, jnp.ones_like(trial.length), trial.length / 2)
-        return Move(taken, Memory(jnp.where(definite, shift, memory.shift), longest), code, record)
+        rest: _Proposed = proposal.rest
+        tried, line, found = rest
+        noise = noise_of(task, at.models)
+        trial = Trial(line.before, tried.value, line.promises(tried.length), noise)
+        taken = trial.is_taken(task, at.models, proposal, after)
+        stuck = ~(taken | tried.is_cut(task, after))
+        # A step with a shift is not Newton's: what it promises tells nothing of how far the minimum is.
+        promised = jnp.where(found.shift == 0, line.promises(1.0), jnp.inf)
+        code = end_of(found.definite, tried.value == -jnp.inf, stuck, promised, noise)
+        record = line_record(task, at, found.shift, tried.length, found.inertia)
+        longest = jnp.where(taken, jnp.ones_like(tried.length), tried.length / 2)
+        shift = jnp.where(found.definite, found.shift, at.memory.shift)
+        return Move(taken, LineMemory(shift, longest), code, record)
 
-    def _direction(
-        self, problem: Problem, models: LocalModels, gradient: Array, last: Array
-    ) -> tuple[Array, Array, Array, Array, Array]:
-        """Return (direction, μ, whether H + μI ≻ 0, inertia of H, factorisations)."""
-        scale = jnp.maximum(largest(models.sources), jnp.finfo(gradient.dtype).tiny)
+    def _direction(self, task: Task, models: LocalModels, gradient: Array, last: Array) -> _Direction:
+        """Raise μ from 0 until H + μI ≻ 0."""
+        first = jnp.maximum(last / _FALL, self.first_shift * scale_of(models))
 
-        def attempt(shift: Array) -> tuple[Array, Array, Array]:
-            step, found = problem.factor_solve(models, shift, -gradient)
-            definite = (found.status == OK) & (found.inertia[0] == problem.size)
-            return step, definite, found.inertia
+        def attempt(shift: Array, tries: Array) -> _Direction:
+            step, found = task.factor_solve(models, shift, -gradient)
+            return _Direction(step, shift, task.is_definite(found), found.inertia, tries)
 
-        def again(carry: Any) -> Any:
-            step, _, shift, tries = carry
-            shift = jnp.where(
-                shift == 0, jnp.maximum(last / 4, self.first_shift * scale), shift * self.growth
-            )
-            step, definite, _ = attempt(shift)
-            return step, definite, shift, tries + 1
+        def again(d: _Direction) -> _Direction:
+            shift = jnp.where(d.shift == 0, first, d.shift * self.growth)
+            return attempt(shift, d.tries + 1)._replace(inertia=d.inertia)
 
-        zero = jnp.zeros((), gradient.dtype)
-        step, definite, inertia = attempt(zero)
-        step, definite, shift, tries = jax.lax.while_loop(
-            lambda c: ~c[1] & (c[2] < 1e12 * scale), again, (step, definite, zero, jnp.ones((), jnp.int32))
-        )
-        return step, shift, definite, inertia, tries
-
-    def _backtrack(
-        self, problem: Problem, x: Array, models: LocalModels, slope: Array, direction: Array, longest: Array
-    ) -> _Trial:
-        noise = problem.noise(models)
-
-        def attempt(length: Array, count: Array) -> _Trial:
-            value = problem.value(x + length * direction)
-            enough = value <= models.value + self.armijo * length * slope
-            within = (-length * slope <= noise) & (value <= models.value + noise)
-            return _Trial(length, value, jnp.isfinite(value) & (enough | within), count + 1)
-
-        def goes_on(trial: _Trial) -> Array:
-            return ~trial.passed & (trial.value != -jnp.inf) & (trial.count < self.max_halvings)
-
-        first = _Trial(
-            2 * longest, jnp.full((), jnp.nan, x.dtype), jnp.zeros((), bool), jnp.zeros((), jnp.int32)
-        )
-        return jax.lax.while_loop(goes_on, lambda t: attempt(t.length / 2, t.count), first)
+        begin = attempt(jnp.zeros((), gradient.dtype), jnp.ones((), jnp.int32))
+        return jax.lax.while_loop(lambda d: ~d.definite & (d.shift < largest_shift(models)), again, begin)

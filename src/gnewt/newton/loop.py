@@ -15,56 +15,44 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from gnewt.kkt import Elimination, LocalModels
+from gnewt.kkt import Elimination, EliminationStatus, LocalModels
+from gnewt.newton.numbers import Inertia, Real, RealLike
 from gnewt.newton.objective import Point
 from gnewt.newton.products import ProductSystem
+from gnewt.newton.statuses import Status
 from gnewt.newton.system import System
 
-STATUSES = (
-    "running",
-    "converged",
-    "stalled",
-    "max_steps",
-    "unbounded",
-    "nonfinite",
-    "singular",
-    "no_decrease",
-    "time_limit",
-    "stopped",
-    "interrupted",
-)
-"""`Result.code` counts in this list."""
-RUNNING, CONVERGED, STALLED, MAX_STEPS, UNBOUNDED, NONFINITE, SINGULAR, NO_DECREASE = range(8)
-ROUNDING = 1e3
-"""How much more than the noise of f a Newton step may promise and yet, if f does not fall, end a run as `stalled`:
-the rounding of a long program is more than that of its result. A promise beyond that is broken by something else."""
+_TOL_SHARE = 1e-3
+"""Share of the first gradient that scales the tolerance: a bad scaling of f asks for no more digits than f has."""
+_LARGEST_SHIFT = 1e12
+"""Largest μ that is tried, in units of the largest local derivative. Derivatives multiply along a path of the graph,
+so that H exceeds its local derivatives; a μ beyond this factor makes H + μI a multiple of I to all digits that count."""
 
 
 class Record(NamedTuple):
     """One step of the history: numbers on the host, arrays inside jit."""
 
-    value: Any
+    value: Real
     """f before the step."""
-    grad_norm: Any
+    grad_norm: Real
     """‖g‖∞ before the step."""
-    shift: Any
+    shift: Real
     """μ of the H + μI that the step was made with."""
-    radius: Any
+    radius: Real
     """Of the trust region; NaN for a line search."""
-    ratio: Any
+    ratio: Real
     """Achieved over predicted decrease; for a line search the length of the step."""
-    inertia: Any
+    inertia: Inertia | Array
     """[3]: positive, negative and zero eigenvalues of H itself; -1 where H itself was not factorised."""
 
 
-class Move(NamedTuple):
-    """What became of a proposal: the next iterate, or the last one again, perhaps with a status that ends the run."""
+class Iterate(NamedTuple):
+    """Where a run stands: what a search chooses its next step from."""
 
-    taken: Bool[Array, ""]
+    x: Float[Array, " N"]
+    models: LocalModels
     memory: Any
-    code: Int[Array, ""]
-    """RUNNING, or why the run ends here."""
-    record: Record
+    """Of the search."""
 
 
 class Proposal(NamedTuple):
@@ -77,12 +65,22 @@ class Proposal(NamedTuple):
     evaluations: Int[Array, ""]
     rest: Any
     """What `settle` needs to know."""
-    slots: Any = None
+    slots: Array | None = None
     """The graph at x, where the search evaluated it: derivatives then need not evaluate it again."""
 
 
+class Move(NamedTuple):
+    """What became of a proposal: the next iterate, or the last one again, perhaps with a status that ends the run."""
+
+    taken: Bool[Array, ""]
+    memory: Any
+    code: Int[Array, ""]
+    """`Status.RUNNING`, or why the run ends here."""
+    record: Record
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Problem:
+class Task:
     """What a search may ask of the objective. Everything is traceable."""
 
     system: System | ProductSystem
@@ -98,10 +96,6 @@ class Problem:
         return self.system.structure.num_inputs
 
     @property
-    def dtype(self) -> Any:
-        return self.system.structure.dtype
-
-    @property
     def eps(self) -> float:
         """Rounding to expect in f."""
         return self.system.structure.eps
@@ -115,18 +109,18 @@ class Problem:
     def gradient(self, models: LocalModels) -> Array:
         return models.duals[: self.size]
 
-    def noise(self, models: LocalModels) -> Array:
-        """Rounding of f: a decrease below it cannot be seen."""
-        return 16 * self.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(models.slots.dtype).tiny)
-
     def products_at(self, x: Array) -> Callable[[Array], Array]:
         """v ↦ H·v: what depends on x alone is computed once."""
         assert isinstance(self.system, ProductSystem)
         return self.system.products_at(dataclasses.replace(self.point, x=x))
 
-    def factor_solve(self, models: LocalModels, shift: Any, rhs: Array) -> tuple[Array, Elimination]:
+    def factor_solve(self, models: LocalModels, shift: RealLike, rhs: Array) -> tuple[Array, Elimination]:
         assert isinstance(self.system, System)
         return self.system.factor_solve(models, shift, rhs)
+
+    def is_definite(self, elimination: Elimination) -> Array:
+        """Whether H + μI ≻ 0, by its inertia."""
+        return (elimination.status == EliminationStatus.OK) & (elimination.inertia[0] == self.size)
 
     def solve(self, models: LocalModels, elimination: Elimination, rhs: Array) -> Array:
         assert isinstance(self.system, System)
@@ -137,7 +131,7 @@ class Problem:
 class Search(Protocol):
     """A globalisation: hashable, small, traceable."""
 
-    def begin(self, problem: Problem, x: Array, models: LocalModels) -> Any:
+    def begin(self, task: Task, x: Array, models: LocalModels) -> Any:
         """Return the memory that is handed on from step to step: a radius, the last shift."""
         ...
 
@@ -145,20 +139,12 @@ class Search(Protocol):
         """Keep of an earlier run's memory what is true of another objective, too."""
         ...
 
-    def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Any) -> Proposal:
-        """Choose a point from the derivatives at x, and values of f."""
+    def propose(self, task: Task, at: Iterate) -> Proposal:
+        """Choose a point from the derivatives at an iterate, and values of f."""
         ...
 
-    def settle(
-        self,
-        problem: Problem,
-        x: Array,
-        models: LocalModels,
-        memory: Any,
-        proposal: Proposal,
-        after: LocalModels,
-    ) -> Move:
-        """Take it or leave it. `after` are the derivatives there if they were wanted, else those at x."""
+    def settle(self, task: Task, at: Iterate, proposal: Proposal, after: LocalModels) -> Move:
+        """Take it or leave it. `after` are the derivatives there if they were wanted, else those of the iterate."""
         ...
 
 
@@ -176,56 +162,66 @@ class State(NamedTuple):
     record: Record
     """Of the last step."""
 
+    @property
+    def at(self) -> Iterate:
+        return Iterate(self.x, self.models, self.memory)
+
 
 class Limits(NamedTuple):
     """When to stop."""
 
-    gradient: Any
+    gradient: Float[Array, ""]
     """Threshold on ‖g‖∞."""
-    max_steps: Any
+    max_steps: Int[Array, ""]
 
 
 def start(
-    problem: Problem,
+    task: Task,
     search: Search,
     x: Array,
     models: LocalModels,
-    tol: Any,
-    max_steps: Any,
-    memory: Any = None,
+    tol: RealLike,
+    max_steps: RealLike,
+    memory: object = None,
 ) -> tuple[State, Limits]:
     """Begin at x. The threshold is tol·max(1, ‖g(x₀)‖∞/1000), the second for bad scaling.
 
     Args:
         memory: what the last step of an earlier run left, to go on from there; of no use to another search.
     """
-    size = largest(problem.gradient(models))
-    limits = Limits(tol * jnp.maximum(1.0, 1e-3 * size), jnp.asarray(max_steps, jnp.int32))
+    size = largest(task.gradient(models))
+    limits = Limits(jnp.maximum(1.0, _TOL_SHARE * size) * tol, jnp.asarray(max_steps, jnp.int32))
     nan, zero = jnp.full((), jnp.nan, x.dtype), jnp.zeros((), jnp.int32)
     record = Record(nan, nan, nan, nan, nan, jnp.full(3, -1, jnp.int32))
-    code = jnp.where(size <= limits.gradient, CONVERGED, jnp.where(limits.max_steps <= 0, MAX_STEPS, RUNNING))
-    code = jnp.where(all_finite(models), code, NONFINITE).astype(jnp.int32)
-    fresh = search.begin(problem, x, models)
+    code = _ending(size <= limits.gradient, limits.max_steps <= 0)
+    code = jnp.where(all_finite(models), code, Status.NONFINITE).astype(jnp.int32)
+    fresh = search.begin(task, x, models)
     same = jax.tree_util.tree_structure(memory) == jax.tree_util.tree_structure(fresh)
     memory = search.resume(memory) if same else fresh
     return State(zero, x, models, memory, code, zero, zero + 1, zero + 1, record), limits
 
 
 def settle(
-    problem: Problem, search: Search, limits: Limits, state: State, proposal: Proposal, after: LocalModels
+    task: Task,
+    search: Search,
+    limits: Limits,
+    state: State,
+    proposal: Proposal,
+    after: LocalModels,
 ) -> State:
     """Take the proposal or leave it, and see whether the run ends."""
-    move = search.settle(problem, state.x, state.models, state.memory, proposal, after)
+    move = search.settle(task, state.at, proposal, after)
     models = jax.tree_util.tree_map(lambda new, old: jnp.where(move.taken, new, old), after, state.models)
-    step = state.step + (move.code == RUNNING)
-    small = largest(problem.gradient(models)) <= limits.gradient
-    code = jnp.where(small, CONVERGED, jnp.where(step >= limits.max_steps, MAX_STEPS, RUNNING))
+    runs = move.code == Status.RUNNING
+    step = state.step + runs
+    small = largest(task.gradient(models)) <= limits.gradient
+    code = jnp.where(runs | (move.taken & small), _ending(small, step >= limits.max_steps), move.code)
     return State(
         step,
         jnp.where(move.taken, proposal.x, state.x),
         models,
         move.memory,
-        jnp.where((move.code == RUNNING) | (move.taken & small), code, move.code).astype(jnp.int32),
+        code.astype(jnp.int32),
         state.factorizations + proposal.factorizations,
         state.evaluations + proposal.evaluations,
         state.gradients + proposal.wanted,
@@ -233,23 +229,28 @@ def settle(
     )
 
 
-def advance(problem: Problem, search: Search, limits: Limits, state: State) -> State:
+def _ending(small: Array, late: Array) -> Array:
+    """Whether a run that may go on ends: by its gradient, or by its number of steps."""
+    return jnp.where(small, Status.CONVERGED, jnp.where(late, Status.MAX_STEPS, Status.RUNNING))
+
+
+def advance(task: Task, search: Search, limits: Limits, state: State) -> State:
     """Take one step: propose, linearise there, settle."""
-    proposal = search.propose(problem, state.x, state.models, state.memory)
-    after = jax.lax.cond(proposal.wanted, problem.models, lambda *_: state.models, proposal.x, proposal.slots)
-    return settle(problem, search, limits, state, proposal, after)
+    proposal = search.propose(task, state.at)
+    after = jax.lax.cond(proposal.wanted, task.models, lambda *_: state.models, proposal.x, proposal.slots)
+    return settle(task, search, limits, state, proposal, after)
 
 
 def run(
-    problem: Problem, search: Search, x: Array, tol: Any, max_steps: int, memory: Any = None
+    task: Task, search: Search, x: Array, tol: RealLike, max_steps: int, memory: object = None
 ) -> tuple[State, Record]:
     """Run to the end inside jit; the history has max_steps rows, NaN behind the last step."""
-    state, limits = start(problem, search, x, problem.models(x), tol, max_steps, memory)
+    state, limits = start(task, search, x, task.models(x), tol, max_steps, memory)
     rows = jax.tree_util.tree_map(lambda r: jnp.broadcast_to(r, (max_steps, *r.shape)), state.record)
 
     def once(carry: tuple[State, Record]) -> tuple[State, Record]:
         before, rows = carry
-        after = advance(problem, search, limits, before)
+        after = advance(task, search, limits, before)
         # The last row is written again where nothing moved; it is not counted.
         at = jnp.minimum(before.step, max_steps - 1)
         moved = after.step > before.step
@@ -258,7 +259,7 @@ def run(
         )
         return after, rows
 
-    return jax.lax.while_loop(lambda c: c[0].code == RUNNING, once, (state, rows))
+    return jax.lax.while_loop(lambda c: c[0].code == Status.RUNNING, once, (state, rows))
 
 
 def largest(x: Array) -> Array:
@@ -270,3 +271,19 @@ def all_finite(models: LocalModels) -> Array:
     """Whether value and derivatives are finite."""
     parts = (models.value, models.duals, models.sources)
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(p)) for p in parts]))
+
+
+def line_record(task: Task, at: Iterate, shift: Array, length: Array, inertia: Array) -> Record:
+    """Record a step that was made without a radius."""
+    nan = jnp.full((), jnp.nan, at.x.dtype)
+    return Record(at.models.value, largest(task.gradient(at.models)), shift, nan, length, inertia)
+
+
+def scale_of(models: LocalModels) -> Array:
+    """The largest local derivative: the unit of shifts."""
+    return jnp.maximum(largest(models.sources), jnp.finfo(models.sources.dtype).tiny)
+
+
+def largest_shift(models: LocalModels) -> Array:
+    """The μ beyond which no search looks for a positive definite H + μI."""
+    return _LARGEST_SHIFT * scale_of(models)

@@ -5,67 +5,55 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from gnewt._errors import PerformanceNotice, PlanError, WidthError, explain_error
 from gnewt._typing import PyTree
-from gnewt.graph import Graph, Structure
+from gnewt.graph import Graph, Maps, Structure
 from gnewt.newton.check import self_check
-from gnewt.newton.factor import Factor, Inertia
-from gnewt.newton.loop import (
-    MAX_STEPS,
-    NONFINITE,
-    RUNNING,
-    STATUSES,
-    Problem,
-    Proposal,
-    Record,
-    Search,
-    State,
-    largest,
-    run,
-    settle,
-    start,
-)
+from gnewt.newton.factor import Factor
+from gnewt.newton.loop import Limits, Proposal, Record, Search, State, Task, largest, run, settle, start
+from gnewt.newton.numbers import Inertia, RealLike, as_count, as_real
 from gnewt.newton.objective import Objective, Point
 from gnewt.newton.products import ProductSystem
 from gnewt.newton.progress import Progress, Reporter
-from gnewt.newton.result import Result
+from gnewt.newton.result import Result, X
 from gnewt.newton.rollout import choose_search
-from gnewt.newton.system import System, system_of
+from gnewt.newton.statuses import Status
+from gnewt.newton.system import Operands, OrderLike, SlotOrder, System, system_of
 from gnewt.newton.trust_region import TrustRegion
 
 _MINUTES, _SECONDS = 1e12, 1e10
 """Flops of a factorisation that takes so long on one core. Minutes are hopeless; seconds are, where the tree is
 little better than the dense Hessian: hundreds of products take as long, and a step needs several factorisations."""
 _LITTLE = 10
+"""A tree that saves less than this factor of the dense Hessian's flops is little better than it."""
 
 
 def minimize(
     target: Callable | Graph | Structure,
-    x0: PyTree,
-    args: tuple[Any, ...] = (),
+    x0: X | Result[X],
+    args: tuple[PyTree, ...] = (),
     *,
     search: Search | None = None,
     has_aux: bool = False,
     tol: float = 1e-8,
     max_steps: int = 200,
-    order: str | Sequence[Any] | np.ndarray = "auto",
+    order: OrderLike = "auto",
     curvature: str = "exact",
     engine: str = "auto",
     duals: str = "adjoint",
     back_substitution: str = "linear",
     verbose: bool = False,
-    callback: Callable[[Progress], Any] | None = None,
+    callback: Callable[[Progress[X]], object] | None = None,
     time_limit: float = float("inf"),
     check: bool = True,
-) -> Result:
+) -> Result[X]:
     """Minimise the objective by Newton's method. Works on the host, inside `jit`, and under `vmap`.
 
     Each step factorises H + μI with a μ whose inertia certifies positive definiteness, so that the step is a
@@ -97,41 +85,42 @@ def minimize(
     curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     point = objective.at((begin_at, *args))
-    system = _system(point, objective.slots(order), curvature, engine)
-    if isinstance(system, ProductSystem) and not isinstance(search, TrustRegion):
+    system = _system(point, search, objective.slots(order), curvature, engine)
+    if point.is_traced:
+        return _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))
+    host = _Host(system, search, callback, time_limit, Reporter(verbose))
+    return host.run(point, tol, max_steps, memory, check)
+
+
+def _system(
+    point: Point, search: Search, order: SlotOrder, curvature: str, engine: str
+) -> System | ProductSystem:
+    """Plan, unless that is hopeless."""
+    if engine != "products":
+        try:
+            system = system_of(point, order, curvature, engine)
+            cost = system.plan.certificate
+            dense = cost.flops > _SECONDS and _LITTLE * cost.flops >= cost.dense_flops
+            if engine != "auto" or not (dense or cost.flops > _MINUTES):
+                return system
+            why = (
+                f"a factorisation would take {'seconds and is nearly dense' if dense else 'minutes'}: {cost}"
+            )
+        except WidthError as error:
+            if engine != "auto":
+                raise
+            why = str(error).splitlines()[0]
+        notice = f"{why}; going on with products H·v instead (inexact Newton)"
+        warnings.warn(notice, PerformanceNotice, stacklevel=3)
+    if not isinstance(search, TrustRegion):
         raise PlanError(
             explain_error(
                 f"{type(search).__name__} needs to factorise H + μI, and the tree is too wide for that",
                 remedy="use search=TrustRegion(), which can do with products H·v",
             )
         )
-    if point.is_traced:
-        state, rows = run(Problem(system, point), search, point.x, tol, max_steps, memory)
-        return _result(system, state, rows, None)
-    host = _Host(system, search, callback, time_limit, Reporter(verbose))
-    return host.run(point, tol, max_steps, memory, check)
-
-
-def _system(point: Point, order: Any, curvature: str, engine: str) -> System | ProductSystem:
-    """Plan, unless that is hopeless."""
     structure = point.structure
-    inexact = structure.memo(("products", curvature), lambda: ProductSystem(structure, curvature))
-    if engine == "products":
-        return inexact
-    try:
-        system = system_of(point, order, curvature, engine)
-        cost = system.plan.certificate
-        dense = cost.flops > _SECONDS and _LITTLE * cost.flops >= cost.dense_flops
-        if engine != "auto" or not (dense or cost.flops > _MINUTES):
-            return system
-        why = f"a factorisation would take {'seconds and is nearly dense' if dense else 'minutes'}: {cost}"
-    except WidthError as error:
-        if engine != "auto":
-            raise
-        why = str(error).splitlines()[0]
-    notice = f"{why}; going on with products H·v instead (inexact Newton)"
-    warnings.warn(notice, PerformanceNotice, stacklevel=3)
-    return inexact
+    return structure.memo(("products", curvature), lambda: ProductSystem(structure, curvature))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -140,98 +129,104 @@ class _Host:
 
     system: System | ProductSystem
     search: Search
-    callback: Callable[[Progress], Any] | None
+    callback: Callable[[Progress], object] | None
     time_limit: float
     reporter: Reporter
 
-    def run(self, point: Point, tol: float, max_steps: int, memory: Any, check: bool) -> Result:
+    def run(self, point: Point, tol: RealLike, max_steps: int, memory: object, check: bool) -> Result:
         system, began = self.system, time.monotonic()
         key = ("loop", system, self.search)
-        begin, propose, finish = system.structure.memo(key, lambda: _compile(system, self.search))
+        compiled: _Compiled = system.structure.memo(key, lambda: _compile(system, self.search))
         models = system.linearize(point)
-        state, limits = begin(system.operands, point, models, tol, max_steps, memory)
-        if int(state.code) == NONFINITE:
+        state, limits = compiled.begin(system.operands, point, models, tol, max_steps, memory)
+        if int(state.code) == Status.NONFINITE:
             bad = system.nonfinite(point, state.models)
             detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
-            return dataclasses.replace(_result(system, state, (), None), detail=detail)
+            return dataclasses.replace(_result(system, state, ()), detail=detail)
         if check and isinstance(system, System):
             system.structure.memo(("checked", system.curvature), lambda: self_check(system, point, models))
         history: list[Record] = []
         ended = None
         try:
             with self.reporter as reporter:
-                while int(state.code) == RUNNING and ended is None:
+                while int(state.code) == Status.RUNNING and ended is None:
                     before = int(state.step)
-                    proposal = propose(system.operands, point, state)
+                    proposal = compiled.propose(system.operands, point, state)
                     there = dataclasses.replace(point, x=proposal.x)
                     after = system.linearize(there, proposal.slots) if bool(proposal.wanted) else state.models
-                    state = finish(system.operands, point, limits, state, proposal, after)
+                    state = compiled.settle(system.operands, point, limits, state, proposal, after)
                     if int(state.step) > before:
                         history.append(_on_host(state.record))
                         reporter.show(before, history[-1])
                         ended = self._asked_to_stop(state, history[-1])
                     if ended is None and time.monotonic() - began > self.time_limit:
-                        ended = "time_limit"
+                        ended = Status.TIME_LIMIT
         except KeyboardInterrupt:
-            ended = "interrupted"
-        if ended is not None and int(state.code) in (RUNNING, MAX_STEPS):
-            state = state._replace(code=jnp.asarray(STATUSES.index(ended), jnp.int32))
+            ended = Status.INTERRUPTED
+        if ended is not None and int(state.code) in (Status.RUNNING, Status.MAX_STEPS):
+            state = state._replace(code=jnp.asarray(ended, jnp.int32))
+        return _result(system, state, tuple(history), self._last_factor(point, state))
+
+    def _last_factor(self, point: Point, state: State) -> Factor | None:
+        """H at the last iterate, eliminated."""
+        system = self.system
         if not isinstance(system, System):
-            return _result(system, state, tuple(history), None)
-        last = dataclasses.replace(point, x=state.x)
+            return None
         gradient = state.models.duals[: system.structure.num_inputs]
         raw, numbers = system.factor_solve(state.models, 0.0, -gradient)
-        return _result(system, state, tuple(history), Factor(last, state.models, numbers, 0.0, raw, system))
+        return Factor(dataclasses.replace(point, x=state.x), state.models, numbers, 0.0, raw, system)
 
-    def _asked_to_stop(self, state: State, record: Record) -> str | None:
+    def _asked_to_stop(self, state: State, record: Record) -> Status | None:
         if self.callback is None:
             return None
         structure = self.system.structure
         size = float(largest(state.models.duals[: structure.num_inputs]))
         seen = Progress(int(state.step), structure.unravel(state.x), float(state.models.value), size, record)
-        return "stopped" if self.callback(seen) is True else None
+        return Status.STOPPED if self.callback(seen) is True else None
 
 
-def _compile(system: System | ProductSystem, search: Search) -> tuple[Any, Any, Any]:
+class _Compiled(NamedTuple):
     """The parts of the loop, compiled with the integers of the system as operands. Derivatives are not among them."""
 
-    def problem_of(operands: Any, point: Point) -> Problem:
-        return Problem(system.bind(operands), point)
-
-    def begin(operands: Any, point: Point, *args: Any) -> Any:
-        return start(problem_of(operands, point), search, point.x, *args)
-
-    def propose(operands: Any, point: Point, state: State) -> Proposal:
-        return search.propose(problem_of(operands, point), state.x, state.models, state.memory)
-
-    def finish(operands: Any, point: Point, *args: Any) -> State:
-        return settle(problem_of(operands, point), search, *args)
-
-    return jax.jit(begin), jax.jit(propose), jax.jit(finish)
+    begin: Callable[..., tuple[State, Limits]]
+    propose: Callable[[Operands | Maps, Point, State], Proposal]
+    settle: Callable[..., State]
 
 
-def _result(system: System | ProductSystem, state: State, history: Any, factor: Factor | None) -> Result:
-    result = Result(
+def _compile(system: System | ProductSystem, search: Search) -> _Compiled:
+    def task_of(operands: Any, point: Point) -> Task:
+        return Task(system.bind(operands), point)
+
+    def begin(operands: Operands | Maps, point: Point, *args: Any) -> tuple[State, Limits]:
+        return start(task_of(operands, point), search, point.x, *args)
+
+    def propose(operands: Operands | Maps, point: Point, state: State) -> Proposal:
+        return search.propose(task_of(operands, point), state.at)
+
+    def finish(operands: Operands | Maps, point: Point, *args: Any) -> State:
+        return settle(task_of(operands, point), search, *args)
+
+    return _Compiled(jax.jit(begin), jax.jit(propose), jax.jit(finish))
+
+
+def _result(
+    system: System | ProductSystem,
+    state: State,
+    history: tuple[Record, ...] | Record,
+    factor: Factor | None = None,
+) -> Result:
+    return Result(
         x=system.structure.unravel(state.x),
-        fun=state.models.value,
-        grad_norm=largest(state.models.duals[: system.structure.num_inputs]),
-        code=state.code,
-        num_steps=state.step,
-        num_factorizations=state.factorizations,
-        num_evaluations=state.evaluations,
-        num_gradients=state.gradients,
+        fun=as_real(state.models.value),
+        grad_norm=as_real(largest(state.models.duals[: system.structure.num_inputs])),
+        code=as_count(state.code),
+        num_steps=as_count(state.step),
+        num_factorizations=as_count(state.factorizations),
+        num_evaluations=as_count(state.evaluations),
+        num_gradients=as_count(state.gradients),
         history=history,
         memory=state.memory,
         factor=factor,
-    )
-    if isinstance(state.code, Tracer):
-        return result
-    counts = ("code", "num_steps", "num_factorizations", "num_evaluations", "num_gradients")
-    return dataclasses.replace(
-        result,
-        fun=float(result.fun),
-        grad_norm=float(result.grad_norm),
-        **{name: int(getattr(result, name)) for name in counts},
     )
 
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from gnewt.graph import Structure, evaluate
+from gnewt.graph import Maps, Structure
 from gnewt.kkt import LocalModels
 from gnewt.newton.objective import Point
-from gnewt.newton.system import gauss_newton_product, on_device
+from gnewt.newton.system import compiled, device_maps, gauss_newton_product, value_at
 
 _PROBES = 3
 """Products that the scaling of the inputs is estimated with, once per iterate."""
+_SMALLEST = 1e-6
+"""Least size of a row of H, of the largest: an input that hardly matters is not blown up further by its scaling."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,30 +31,26 @@ class ProductSystem:
 
     structure: Structure
     curvature: str
-    bound: Any = None
+    bound: Maps | None = None
 
     @property
-    def operands(self) -> Any:
+    def operands(self) -> Maps:
         """Index maps of the structure, on the device."""
-        return self.maps
+        return device_maps(self.structure) if self.bound is None else self.bound
 
-    def bind(self, operands: Any) -> ProductSystem:
+    maps = operands
+
+    def bind(self, operands: Maps) -> ProductSystem:
         """Return this system with its integers as operands of the caller's compiled function."""
         return dataclasses.replace(self, bound=operands)
 
-    @cached_property
-    def maps(self) -> Any:
-        if self.bound is not None:
-            return self.bound
-        return self.structure.memo("maps", lambda: on_device(self.structure.maps))
-
     def linearize(self, point: Point, slots: Array | None = None) -> LocalModels:
         """Compute value, gradient and scaling."""
-        return self._compiled(_models)(self.maps, point)
+        return compiled(self.structure, _models, self.curvature)(self.maps, point)
 
     def value(self, point: Point) -> Array:
         """Compute f alone."""
-        return self._compiled(_value)(self.maps, point)
+        return compiled(self.structure, value_at)(self.maps, point)
 
     def products_at(self, point: Point) -> Callable[[Array], Array]:
         """v ↦ H·v, or the product with its Gauss-Newton part; what depends on the point alone is computed once."""
@@ -63,26 +60,18 @@ class ProductSystem:
         """Say that something is not finite; places are not known here."""
         return ("the objective, its gradient or a product with its Hessian is not finite", "")
 
-    def _compiled(self, make: Callable[..., Any]) -> Any:
-        key = ("products", make.__name__, self.curvature)
-        return self.structure.memo(key, lambda: jax.jit(partial(make, self.curvature)))
 
-
-def _value(curvature: str, maps: Any, point: Point) -> Array:
-    return evaluate(point.structure, maps, point.data, point.x)[0]
-
-
-def _products(curvature: str, maps: Any, point: Point) -> Callable[[Array], Array]:
+def _products(curvature: str, maps: Maps, point: Point) -> Callable[[Array], Array]:
     if curvature == "exact":
         return jax.linearize(jax.grad(lambda x: point.original(maps, x)), point.x)[1]
     return partial(gauss_newton_product, maps, point)
 
 
-def _models(curvature: str, maps: Any, point: Point) -> LocalModels:
+def _models(curvature: str, maps: Maps, point: Point) -> LocalModels:
     value, gradient = jax.value_and_grad(lambda x: point.original(maps, x))(point.x)
     signs = jax.random.rademacher(jax.random.key(0), (_PROBES, point.x.size), point.x.dtype)
     rows = jax.lax.map(_products(curvature, maps, point), signs)
     size = jnp.sqrt(jnp.mean(rows**2, 0))
     top = jnp.max(size, initial=0.0)
-    size = jnp.where(top > 0, jnp.maximum(size, 1e-6 * top), 1.0)
+    size = jnp.where(top > 0, jnp.maximum(size, _SMALLEST * top), 1.0)
     return LocalModels(value, point.x, gradient, size / jnp.exp(jnp.mean(jnp.log(size))))

@@ -5,21 +5,25 @@ from __future__ import annotations
 import dataclasses
 import sys
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Generic
 
-from gnewt._typing import PyTree
 from gnewt.newton.loop import Record
+from gnewt.newton.result import X
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
 
 _MOST_ROWS = 18
 _HEAD = ("step", "f", "|g|", "shift", "radius", "ratio", "inertia of H")
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
+class Progress(Generic[X]):
     """What a callback sees after each step."""
 
     step: int
-    x: PyTree
+    x: X
     fun: float
     grad_norm: float
     record: Record
@@ -45,7 +49,7 @@ class Reporter:
     def __init__(self, verbose: bool) -> None:
         self.verbose = verbose
         self._rows: list[tuple[str, ...]] = []
-        self._live: Any = None
+        self._live: Live | None = None
 
     def __enter__(self) -> Reporter:
         if self.verbose and sys.stderr.isatty():
@@ -78,7 +82,7 @@ def _plain(row: tuple[str, ...]) -> str:
     return "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
 
 
-def _table(rows: list[tuple[str, ...]]) -> Any:
+def _table(rows: list[tuple[str, ...]]) -> Table:
     from rich.table import Table
 
     table = Table(*_HEAD, box=None, header_style="bold")

@@ -3,76 +3,82 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import ClassVar, Generic, TypeVar
 
 import jax
 
-from gnewt._typing import PyTree
-from gnewt.newton.factor import Factor, show, status_name
-from gnewt.newton.loop import CONVERGED, STALLED, STATUSES
+from gnewt.newton.factor import Factor
+from gnewt.newton.loop import Record
+from gnewt.newton.numbers import Count, Real, show
+from gnewt.newton.statuses import Status, status_of
+
+X = TypeVar("X")
+"""The pytree of the inputs."""
 
 MESSAGES = {
-    "running": "the run was not finished",
-    "converged": "the gradient is below the tolerance",
-    "stalled": "no further decrease within rounding; the gradient is as small as this precision allows",
-    "max_steps": "the limit on the number of steps was reached; raise max_steps or check the scaling",
-    "unbounded": "the objective decreases without bound along the last direction; add a cost or a bound",
-    "nonfinite": "the objective or its derivatives are not finite at the start; choose another start",
-    "singular": "H + μI stayed indefinite or singular for every shift tried; check the derivatives and scaling",
-    "no_decrease": "no step lowers the objective, however short, although its derivatives promise it: there is a kink "
+    Status.RUNNING: "the run was not finished",
+    Status.CONVERGED: "the gradient is below the tolerance",
+    Status.STALLED: "no further decrease within rounding; the gradient is as small as this precision allows",
+    Status.MAX_STEPS: "the limit on the number of steps was reached; raise max_steps or check the scaling",
+    Status.UNBOUNDED: "the objective decreases without bound along the last direction; add a cost or a bound",
+    Status.NONFINITE: "the objective or its derivatives are not finite at the start; choose another start",
+    Status.SINGULAR: "H + μI stayed indefinite or singular for every shift tried; check the derivatives and scaling",
+    Status.NO_DECREASE: "no step lowers the objective, however short, although its derivatives promise it: there is a kink "
     "(abs, max, a branch), a custom derivative is wrong, or values are noisy; smooth it, or check jax.grad against differences",
-    "time_limit": "the time limit was reached; this is the best iterate so far",
-    "stopped": "the callback asked to stop; this is the best iterate so far",
-    "interrupted": "interrupted from the keyboard; this is the best iterate so far",
+    Status.TIME_LIMIT: "the time limit was reached; this is the best iterate so far",
+    Status.STOPPED: "the callback asked to stop; this is the best iterate so far",
+    Status.INTERRUPTED: "interrupted from the keyboard; this is the best iterate so far",
 }
 """Cause (and remedy) of every status."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
-class Result:
+class Result(Generic[X]):
     """Outcome of `gnewt.minimize`, with SciPy's names where SciPy has one. A pytree of numbers."""
 
-    x: PyTree
-    fun: Any
-    grad_norm: Any
+    __no_type_check__: ClassVar[bool] = True  # JAX also fills pytrees with placeholders, which are no numbers
+
+    x: X
+    fun: Real
+    grad_norm: Real
     """‖g‖∞."""
-    code: Any
-    """Position of the status in `gnewt.newton.STATUSES`: what compiled code can branch on."""
-    num_steps: Any
-    num_factorizations: Any
-    num_evaluations: Any
+    code: Count
+    """Number of a `gnewt.newton.Status`: what compiled code can branch on."""
+    num_steps: Count
+    num_factorizations: Count
+    num_evaluations: Count
     """Evaluations of the objective, those of the search included."""
-    num_gradients: Any
+    num_gradients: Count
     """Points at which derivatives were taken: the start, and every trial whose value was good enough."""
-    history: Any
+    history: tuple[Record, ...] | Record
     """A `Record` for every step; inside jit one Record of arrays with max_steps rows, NaN behind the last."""
-    memory: Any
+    memory: object
     """What the search would have gone on with: its radius. `minimize(f, res)` uses it."""
     factor: Factor | None
     """H at `x`, eliminated (not inside jit): its inertia says whether `x` is a minimum."""
     detail: str = dataclasses.field(default="", metadata={"static": True})
 
     @property
-    def success(self) -> Any:
-        return (self.code == CONVERGED) | (self.code == STALLED)
+    def success(self) -> Count:
+        return (self.code == Status.CONVERGED) | (self.code == Status.STALLED)
 
     @property
     def status(self) -> str:
         """Name of the outcome. Inside jit use `code`."""
-        return status_name(self.code, STATUSES, "gnewt.newton.STATUSES")
+        return status_of(self.code, Status).text
 
     @property
     def message(self) -> str:
         """Cause and remedy; and whether an end that counts as a success is none to be glad of."""
-        text = MESSAGES[self.status] + (f": {self.detail}" if self.detail else "")
+        text = MESSAGES[status_of(self.code, Status)] + (f": {self.detail}" if self.detail else "")
         if self.factor is None or not self.success or not self.factor.inertia.negative:
             return text
         return f"{text}, but H has negative eigenvalues ({self.factor.inertia.negative}): no minimum; start elsewhere"
 
     def __str__(self) -> str:
         work = f"({self.num_factorizations} factorizations, {self.num_evaluations} evaluations, {self.num_gradients} gradients)"
-        rows: list[tuple[str, Any]] = [
+        rows = [
             ("status", f"{self.status}: {self.message}"),
             ("fun", f"{float(self.fun):.12g}"),
             ("grad_norm", f"{float(self.grad_norm):.3e}"),

@@ -14,27 +14,23 @@ from jax import Array
 
 from gnewt._errors import PlanError, explain_error
 from gnewt.kkt import DUALS, LocalModels
+from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, noise_of
 from gnewt.newton.loop import (
-    NO_DECREASE,
-    ROUNDING,
-    RUNNING,
-    SINGULAR,
-    STALLED,
-    UNBOUNDED,
+    Iterate,
     Move,
-    Problem,
     Proposal,
-    Record,
     Search,
-    all_finite,
-    largest,
+    Task,
+    largest_shift,
+    line_record,
+    scale_of,
 )
 from gnewt.newton.sweep import Found, Sweep, sweep_of
 from gnewt.newton.system import System
 from gnewt.newton.trust_region import TrustRegion
 
 
-class Memory(NamedTuple):
+class RolloutMemory(NamedTuple):
     """What one step leaves to the next."""
 
     shift: Array
@@ -44,14 +40,6 @@ class Memory(NamedTuple):
     """Length to begin with: 1, or less after a step to where derivatives are not finite."""
 
 
-class _Trial(NamedTuple):
-    length: Array
-    slots: Array
-    value: Array
-    passed: Array
-    count: Array
-
-
 class _Attempt(NamedTuple):
     """One elimination, and the best that was found along its curve."""
 
@@ -59,10 +47,11 @@ class _Attempt(NamedTuple):
     factor: Array
     good: Array
     """Whether every Q_uu + μI is positive definite."""
-    slope: Array
-    curve: Array
-    trial: _Trial
-    count: Array
+    line: Line
+    tried: Tried
+    """With the slots at the length."""
+    tries: Array
+    """Eliminations."""
     evaluations: Array
 
 
@@ -108,49 +97,52 @@ class Rollout:
         """Curvature that derivatives are needed with: those of the nodes come from here unless λ is the adjoint."""
         return "exact" if self.duals == "adjoint" else "gauss_newton"
 
-    def begin(self, problem: Problem, x: Array, models: LocalModels) -> Memory:
+    def begin(self, task: Task, x: Array, models: LocalModels) -> RolloutMemory:
         """Begin without a shift."""
         one = jnp.ones((), x.dtype)
-        return Memory(0 * one, one, one)
+        return RolloutMemory(0 * one, one, one)
 
-    def resume(self, memory: Memory) -> Memory:
+    def resume(self, memory: RolloutMemory) -> RolloutMemory:
         """Go on with the shift."""
         return memory._replace(longest=jnp.ones_like(memory.longest))
 
-    def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
+    def propose(self, task: Task, at: Iterate) -> Proposal:
         """Eliminate until every Q_uu + μI is positive definite, and backtrack along the curve.
 
         Where H + μI is not positive definite, first the nodes' curvature is left out: far from a solution the Gauss-Newton step is
         often good, and costs one elimination, where finding a μ costs many. Only if its full or half step is not, μ is raised.
         """
-        assert isinstance(problem.system, System), "products have no policies"
-        sweep = sweep_of(problem.system)
-        noise = problem.noise(models)
+        assert isinstance(task.system, System), "products have no policies"
+        sweep, models, memory = sweep_of(task.system), at.models, at.memory
+        noise = noise_of(task, models)
 
         def attempt(a: _Attempt) -> _Attempt:
-            shift, factor, share = self._schedule(models, a.count, a.shift, a.factor)
-            found = self._run(problem, sweep, models, shift, share)
-            good, slope, curve = _is_good(found), *self._expectation(found, shift)
-            most = jnp.where(share < 1, self.max_halvings_without, self.max_halvings)
-            trial = self._backtrack(problem, sweep, models, found, slope, curve, memory.longest, good * most)
-            evaluations = a.evaluations + trial.count
-            return _Attempt(shift, factor, good, slope, curve, trial, a.count + 1, evaluations)
+            shift, factor, share = self._schedule(models, a.tries, a.shift, a.factor)
+            found = self._run(task, sweep, models, shift, share)
+            good, line = _is_good(found), self._line(models, found, shift)
+            most = good * jnp.where(share < 1, self.max_halvings_without, self.max_halvings)
+
+            def value(length: Array) -> tuple[Array, Array]:
+                slots = sweep.roll_out(task.point.data, models, found, length)
+                return sweep.value(task.system.maps, task.point.data, slots), slots
+
+            tried = backtrack(value, models.slots, line, noise, self.armijo, memory.longest, most)
+            evaluations = a.evaluations + tried.evaluations
+            return _Attempt(shift, factor, good, line, tried, a.tries + 1, evaluations)
 
         def goes_on(a: _Attempt) -> Array:
-            tried = self._leaves_out(a.count - 1) & ~a.trial.passed & (a.trial.value != -jnp.inf)
-            return (~a.good | tried) & (a.shift < 1e12 * _scale(models))
+            fails = self._leaves_out(a.tries - 1) & ~a.tried.passed & (a.tried.value != -jnp.inf)
+            return (~a.good | fails) & (a.shift < largest_shift(models))
 
         nan, no, zero = jnp.full_like(noise, jnp.nan), jnp.zeros((), bool), jnp.zeros((), jnp.int32)
-        nothing = _Trial(memory.longest, models.slots, nan, no, zero)
-        first = _Attempt(memory.shift, memory.factor, no, nan, nan, nothing, zero, zero)
+        nothing = Tried(memory.longest, nan, no, zero, models.slots)
+        line = Line(models.value, nan, nan)
+        first = _Attempt(memory.shift, memory.factor, no, line, nothing, zero, zero)
         done = jax.lax.while_loop(goes_on, attempt, first)
-        rest = (done.trial, done.slope, done.curve, done.shift, done.factor, done.good)
-        at = done.trial.slots[: problem.size]
-        return Proposal(
-            at, done.good & done.trial.passed, done.count, done.evaluations, rest, done.trial.slots
-        )
+        slots, wanted = done.tried.found, done.good & done.tried.passed
+        return Proposal(slots[: task.size], wanted, done.tries, done.evaluations, done, slots)
 
-    def policies(self, problem: Problem, sweep: Sweep, models: LocalModels) -> tuple[Found, Array]:
+    def policies(self, task: Task, sweep: Sweep, models: LocalModels) -> tuple[Found, Array]:
         """Policies with the least μ for which they are safe, 0 if possible; and whether there are any."""
         zero = jnp.zeros_like(models.value)
         state = (zero, zero + 1, jnp.zeros((), jnp.int32))
@@ -158,54 +150,39 @@ class Rollout:
         def again(carry: Any) -> Any:
             (shift, factor, count), _ = carry
             shift, factor, share = self._schedule(models, count, shift, factor)
-            return (shift, factor, count + 1), self._run(problem, sweep, models, shift, share)
+            return (shift, factor, count + 1), self._run(task, sweep, models, shift, share)
 
         def goes_on(carry: Any) -> Array:
             (shift, _, count), found = carry
-            return (count == 0) | (~_is_good(found) & (shift < 1e12 * _scale(models)))
+            return (count == 0) | (~_is_good(found) & (shift < largest_shift(models)))
 
         shapes = jax.eval_shape(lambda: again((state, None))[1])
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         _, found = jax.lax.while_loop(goes_on, again, (state, empty))
         return found, _is_good(found)
 
-    def settle(
-        self,
-        problem: Problem,
-        x: Array,
-        models: LocalModels,
-        memory: Memory,
-        proposal: Proposal,
-        after: LocalModels,
-    ) -> Move:
+    def settle(self, task: Task, at: Iterate, proposal: Proposal, after: LocalModels) -> Move:
         """Take the step and lower μ, or raise μ and try again."""
-        trial, slope, curve, shift, factor, good = proposal.rest
-        gradient = problem.gradient(models)
-        expected = -(trial.length * slope + 0.5 * trial.length**2 * curve)
-        close = expected <= problem.noise(models)
-        finite = all_finite(after)
-        shrinks = largest(problem.gradient(after)) < largest(gradient)
-        taken = proposal.wanted & finite & (~close | shrinks)
-        shorter = trial.passed & ~finite & (trial.length > problem.eps)
+        done: _Attempt = proposal.rest
+        models, noise = at.models, noise_of(task, at.models)
+        tried, line, shift, factor = done.tried, done.line, done.shift, done.factor
+        trial = Trial(line.before, tried.value, line.promises(tried.length), noise)
+        taken, cut = trial.is_taken(task, models, proposal, after), tried.is_cut(task, after)
         lower, slower = self._change(models, shift, factor, up=False)
         higher, faster = self._change(models, shift, factor, up=True)
-        lost = ~taken & ~shorter & (close | (higher > 1e12 * _scale(models)))
-        rounding = -(slope + 0.5 * curve) <= ROUNDING * problem.noise(models)
-        code = jnp.where(lost, jnp.where(rounding, STALLED, NO_DECREASE), RUNNING)
-        code = jnp.where(trial.value == -jnp.inf, UNBOUNDED, code)
-        code = jnp.where(good, code, SINGULAR).astype(jnp.int32)
-        nan, unknown = jnp.full((), jnp.nan, x.dtype), jnp.full(3, -1, jnp.int32)
-        record = Record(models.value, largest(gradient), shift, nan, trial.length, unknown)
-        left = Memory(
-            jnp.where(taken, lower, jnp.where(shorter, shift, higher)),
-            jnp.where(taken, slower, jnp.where(shorter, factor, faster)),
-            jnp.where(shorter, trial.length / 2, jnp.ones_like(trial.length)),
+        stuck = ~taken & ~cut & (trial.drowns | (higher > largest_shift(models)))
+        code = end_of(done.good, tried.value == -jnp.inf, stuck, line.promises(1.0), noise)
+        record = line_record(task, at, shift, tried.length, jnp.full(3, -1, jnp.int32))
+        memory = RolloutMemory(
+            jnp.where(taken, lower, jnp.where(cut, shift, higher)),
+            jnp.where(taken, slower, jnp.where(cut, factor, faster)),
+            jnp.where(cut, tried.length / 2, jnp.ones_like(tried.length)),
         )
-        return Move(taken, left, code, record)
+        return Move(taken, memory, code, record)
 
     def _change(self, models: LocalModels, shift: Array, factor: Array, up: bool) -> tuple[Array, Array]:
         """Raise or lower μ: (μ, factor). What keeps going one way goes faster and faster."""
-        first = self.first_shift * _scale(models)
+        first = self.first_shift * scale_of(models)
         if up:
             factor = jnp.maximum(self.growth, factor * self.growth)
             return jnp.maximum(first, shift * factor), factor
@@ -225,48 +202,18 @@ class Rollout:
         share = jnp.where(self._leaves_out(count), jnp.zeros_like(shift), 1)
         return jnp.where(same, shift, higher), jnp.where(same, factor, faster), share
 
-    def _run(self, problem: Problem, sweep: Sweep, models: LocalModels, shift: Array, share: Array) -> Found:
+    def _run(self, task: Task, sweep: Sweep, models: LocalModels, shift: Array, share: Array) -> Found:
         return sweep.eliminate(
-            problem.point.data, models, shift, self.duals, square_root=self.square_root, share=share
+            task.point.data, models, shift, self.duals, square_root=self.square_root, share=share
         )
 
-    def _expectation(self, found: Found, shift: Array) -> tuple[Array, Array]:
-        """(Σ q_uᵀk, Σ kᵀQ_uu k), the second with μ where μ is part of the model."""
+    def _line(self, models: LocalModels, found: Found, shift: Array) -> Line:
+        """The model along the curve: slope Σ q_uᵀk and curvature Σ kᵀQ_uu k, with μ where μ is part of the model."""
         slope = sum((jnp.sum(swept.slope) for swept, _ in found), jnp.zeros_like(shift))
         curve = sum((jnp.sum(swept.curve) for swept, _ in found), jnp.zeros_like(shift))
         if self.duals == "adjoint":
             curve = curve + shift * sum(jnp.sum(swept.k**2) for swept, _ in found)
-        return slope, curve
-
-    def _backtrack(
-        self,
-        problem: Problem,
-        sweep: Sweep,
-        models: LocalModels,
-        found: Found,
-        slope: Array,
-        curve: Array,
-        longest: Array,
-        most: Array,
-    ) -> _Trial:
-        noise = problem.noise(models)
-
-        def try_length(trial: _Trial) -> _Trial:
-            length = trial.length / 2
-            slots = sweep.roll_out(problem.point.data, models, found, length)
-            value = sweep.value(problem.system.maps, problem.point.data, slots)
-            expected = length * slope + 0.5 * length**2 * curve
-            enough = value <= models.value + self.armijo * expected
-            within = (-expected <= noise) & (value <= models.value + noise)
-            passed = jnp.isfinite(value) & (enough | within)
-            return _Trial(length, slots, value, passed, trial.count + 1)
-
-        def goes_on(trial: _Trial) -> Array:
-            return ~trial.passed & (trial.value != -jnp.inf) & (trial.count < most)
-
-        nan = jnp.full((), jnp.nan, models.value.dtype)
-        first = _Trial(2 * longest, models.slots, nan, jnp.zeros((), bool), jnp.zeros((), jnp.int32))
-        return jax.lax.while_loop(goes_on, try_length, first)
+        return Line(models.value, slope, curve)
 
 
 def _is_good(found: Found) -> Array:
@@ -310,7 +257,3 @@ def choose_search(search: Search | None, duals: str, back_substitution: str) -> 
             )
         )
     return Rollout(duals) if search is None else search
-
-
-def _scale(models: LocalModels) -> Any:
-    return jnp.maximum(largest(models.sources), jnp.finfo(models.slots.dtype).tiny)

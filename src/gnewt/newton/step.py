@@ -5,33 +5,22 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
 
 from gnewt._errors import AccuracyWarning, StepError, explain_error
 from gnewt._typing import PyTree
 from gnewt.graph import Certificate, Graph, Structure
-from gnewt.kkt import NONFINITE, OK, SINGULAR
+from gnewt.kkt import EliminationStatus
 from gnewt.newton.check import self_check
-from gnewt.newton.factor import (
-    Factor,
-    Inertia,
-    as_inertia,
-    null_names,
-    number,
-    show,
-    singular_message,
-    status_name,
-)
+from gnewt.newton.factor import Factor, null_names, singular_message
+from gnewt.newton.numbers import Count, Inertia, Real, RealLike, as_count, as_inertia, as_real, show
 from gnewt.newton.objective import Objective
-from gnewt.newton.system import System, system_of
+from gnewt.newton.statuses import StepStatus, status_of, step_status
+from gnewt.newton.system import OrderLike, System, system_of
 
-STEP_STATUSES = ("ok", "singular", "nonfinite", "inaccurate")
-"""`StepInfo.code` counts in this list."""
-_INACCURATE = 3
 _MOST_FRONTS = 10_000
 """Fronts of a plan (about 0.3 ms each) up to which the reference engine confirms that a Hessian is singular."""
 
@@ -41,26 +30,29 @@ _MOST_FRONTS = 10_000
 class StepInfo:
     """What is known about a Newton step. A pytree of numbers; names and messages are made when asked for."""
 
-    code: Any
-    """Position of the status in `STEP_STATUSES`: what compiled code can branch on."""
-    residual: Any
+    __no_type_check__: ClassVar[bool] = True  # JAX also fills pytrees with placeholders, which are no numbers
+
+    code: Count
+    """Number of a `gnewt.newton.StepStatus`: what compiled code can branch on."""
+    residual: Real
     """‖(H + μI)·δ + g‖ / ‖g‖, from an independent Hessian-vector product."""
-    counts: Any
-    logdet: Any
-    value: Any
-    grad_norm: Any
-    num_delayed: Any
+    counts: jax.Array
+    """[3]: positive, negative and zero eigenvalues of H + μI."""
+    logdet: Real
+    value: Real
+    grad_norm: Real
+    num_delayed: Count
     """Pivots that were moved to a parent front because they were too small in their own."""
-    smallest_pivot: Any
-    null: Any
+    smallest_pivot: Real
+    null: jax.Array
     """1 for unknowns of the KKT system that found no pivot above rounding."""
     system: System = dataclasses.field(metadata={"static": True})
     place: tuple[str, str] | None = dataclasses.field(default=None, metadata={"static": True})
     """Where a number is not finite, if that was looked for: (what, where)."""
 
     @property
-    def success(self) -> Any:
-        return self.code == 0
+    def success(self) -> Count:
+        return self.code == StepStatus.OK
 
     @property
     def inertia(self) -> Inertia:
@@ -79,19 +71,20 @@ class StepInfo:
     @property
     def status(self) -> str:
         """`ok`, `singular`, `nonfinite` or `inaccurate`. Inside jit use `code`."""
-        return status_name(self.code, STEP_STATUSES, "gnewt.newton.STEP_STATUSES")
+        return status_of(self.code, StepStatus).text
 
     @property
     def message(self) -> str:
         """Cause and remedy."""
-        if self.status == "singular":
+        status = status_of(self.code, StepStatus)
+        if status == StepStatus.SINGULAR:
             return singular_message(self.system, self.null)
-        if self.status == "nonfinite":
+        if status == StepStatus.NONFINITE:
             what, where = self.place or ("a value or a derivative is not finite", "")
             return explain_error(
                 what, where, "start from a point where the objective and its derivatives are finite"
             )
-        if self.status == "inaccurate":
+        if status == StepStatus.INACCURATE:
             return explain_error(
                 f"the Newton step has a relative residual of {float(self.residual):.1e}: H is close to singular "
                 f"(smallest pivot {float(self.smallest_pivot):.1e})",
@@ -111,11 +104,11 @@ def newton_step(
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
-    order: str | Sequence[Any] = "auto",
-    shift: Any = 0.0,
+    full_output: bool = False,
+    order: OrderLike = "auto",
+    shift: RealLike = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
-    full_output: bool = False,
     check: bool = True,
 ) -> Callable[..., Any]:
     """Return a function that computes the Newton step δ = -(H + μI)⁻¹ g.
@@ -124,11 +117,11 @@ def newton_step(
         target: the objective: a JAX function of any pytrees that returns a scalar, or a `gnewt.Graph`.
         argnums: which arguments of the function are the variables, as in `jax.grad`.
         has_aux: the function returns `(value, aux)`; aux is then returned as the last result.
+        full_output: also return a `StepInfo`, and report failures there instead of raising.
         order: elimination order: a name (`gnewt.plan.ORDERS`), `"auto"`, or a sequence of vertices.
         shift: μ, added on the input diagonals only: exactly H + μI.
         curvature: `"exact"`, or `"gauss_newton"`, which keeps the curvature of the losses only.
         engine: `"auto"`, or one of `gnewt.ENGINES`.
-        full_output: also return a `StepInfo`, and report failures there instead of raising.
         check: compare each new structure with JAX's derivatives of the function, once.
 
     Returns:
@@ -145,20 +138,16 @@ def newton_step(
     def compute(*args: PyTree) -> Any:
         aux = (objective.aux(args),) if has_aux else ()
         factor = _factor(objective, args, order, shift, curvature, engine, check)
-        structure = factor.system.structure
-        if _is_traced(factor):
-            # As the elimination gives it. The residual costs a Hessian-vector product only if somebody reads it.
-            step = structure.unravel(factor.flat_traced_step)
-            return (step, describe(factor), *aux) if full_output else ((step, *aux) if has_aux else step)
-        info = describe(factor)
-        if not full_output and info.status in ("singular", "nonfinite"):
-            raise StepError(info.message)
-        if not full_output and info.status == "inaccurate":
-            warnings.warn(info.message, AccuracyWarning, stacklevel=2)
-        step = structure.unravel(factor.flat_step[0])
-        if full_output:
-            return step, info, *aux
-        return (step, *aux) if has_aux else step
+        # Inside jit the step is as the elimination gives it: a residual would cost a Hessian-vector product.
+        info = describe(factor) if full_output or not factor.is_traced else None
+        if info is not None and not full_output:
+            if info.code in (StepStatus.SINGULAR, StepStatus.NONFINITE):
+                raise StepError(info.message)
+            if info.code == StepStatus.INACCURATE:
+                warnings.warn(info.message, AccuracyWarning, stacklevel=2)
+        flat = factor.flat_traced_step if factor.is_traced else factor.flat_step[0]
+        found = (factor.system.structure.unravel(flat), *((info,) if full_output else ()), *aux)
+        return found if len(found) > 1 else found[0]
 
     return compute
 
@@ -168,8 +157,8 @@ def factorize(
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
-    order: str | Sequence[Any] = "auto",
-    shift: Any = 0.0,
+    order: OrderLike = "auto",
+    shift: RealLike = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
     check: bool = True,
@@ -182,7 +171,7 @@ def factorize(
 
     def compute(*args: PyTree) -> Any:
         factor = _factor(objective, args, order, shift, curvature, engine, check)
-        if not _is_traced(factor) and factor.status == "nonfinite":
+        if not factor.is_traced and int(factor.numbers.status) == EliminationStatus.NONFINITE:
             raise StepError(describe(factor).message)
         return (factor, objective.aux(args)) if has_aux else factor
 
@@ -191,41 +180,40 @@ def factorize(
 
 def _factor(
     objective: Objective,
-    args: Sequence[Any],
-    order: Any,
-    shift: Any,
+    args: Sequence[PyTree],
+    order: OrderLike,
+    shift: RealLike,
     curvature: str,
     engine: str,
     check: bool,
 ) -> Factor:
     """Trace (or look up), plan (or look up), linearise, eliminate."""
-    point = objective.at(args)
-    system = system_of(point, objective.slots(order), curvature, engine)
+    point, slots = objective.at(args), objective.slots(order)
+    system = system_of(point, slots, curvature, engine)
     models = system.linearize(point)
     gradient = models.duals[: system.structure.num_inputs]
-    step, numbers = system.factor_solve(models, shift, -gradient)
-    factor = Factor(point, models, numbers, shift, step, system)
-    if _doubtful(factor):
-        # The fast engines judge noise by estimates, and rather say singular once too often: the oracle decides whether. Where it agrees, the
-        # engine's own account stands: on large dense fronts it counts signs better.
-        oracle = system_of(point, objective.slots(order), curvature, "reference")
-        step, numbers = oracle.factor_solve(models, shift, -gradient)
-        second = Factor(point, models, numbers, shift, step, oracle)
-        factor = factor if second.status == "singular" else second
-    if check and not _is_traced(factor) and factor.status != "nonfinite":
+
+    def eliminate(system: System) -> Factor:
+        step, numbers = system.factor_solve(models, shift, -gradient)
+        return Factor(point, models, numbers, shift, step, system)
+
+    factor = eliminate(system)
+    if factor.is_traced:
+        return factor
+    status = int(factor.numbers.status)
+    if status == EliminationStatus.SINGULAR and _can_confirm(system):
+        # The fast engines judge noise by estimates, and rather say singular once too often: the oracle decides
+        # whether. Where it agrees, the engine's own account stands: on large dense fronts it counts signs better.
+        second = eliminate(system_of(point, slots, curvature, "reference"))
+        factor = factor if int(second.numbers.status) == EliminationStatus.SINGULAR else second
+    if check and int(factor.numbers.status) != EliminationStatus.NONFINITE:
         system.structure.memo(("checked", curvature), lambda: self_check(system, point, models))
     return factor
 
 
-def _doubtful(factor: Factor) -> bool:
-    """Whether an engine says singular that is not the oracle, on a system that the oracle can take."""
-    if _is_traced(factor) or factor.status != "singular" or factor.system.engine.name == "reference":
-        return False
-    return factor.plan.num_fronts <= _MOST_FRONTS
-
-
-def _is_traced(factor: Factor) -> bool:
-    return isinstance(factor.numbers.status, Tracer)
+def _can_confirm(system: System) -> bool:
+    """Whether the engine is not the oracle, on a system that the oracle can take."""
+    return system.engine.name != "reference" and system.plan.num_fronts <= _MOST_FRONTS
 
 
 def describe(factor: Factor) -> StepInfo:
@@ -233,20 +221,17 @@ def describe(factor: Factor) -> StepInfo:
     # Rounding of a backward-stable solve, with room for the condition of the local derivatives.
     tolerance = factor.system.structure.eps**0.5
     residual = factor.residual
-    status = factor.numbers.status
-    finite = (status < NONFINITE) & jnp.isfinite(factor.value)
-    code = jnp.where(status == SINGULAR, SINGULAR, jnp.where(residual <= tolerance, OK, _INACCURATE))
-    code = jnp.where(finite, code, NONFINITE)
+    code = step_status(factor.numbers.status, jnp.isfinite(factor.value), residual <= tolerance)
     place = None
-    if not _is_traced(factor) and int(code) == NONFINITE:
+    if not factor.is_traced and int(code) == StepStatus.NONFINITE:
         place = factor.system.nonfinite(factor.point, factor.models)
     return StepInfo(
-        code=number(code, int),
+        code=as_count(code),
         residual=residual,
         counts=factor.numbers.inertia,
         logdet=factor.logdet(),
-        value=number(factor.value, float),
-        grad_norm=number(jnp.max(jnp.abs(factor.flat_gradient)), float),
+        value=as_real(factor.value),
+        grad_norm=as_real(jnp.max(jnp.abs(factor.flat_gradient))),
         num_delayed=factor.num_delayed,
         smallest_pivot=factor.smallest_pivot,
         null=factor.numbers.null,

@@ -15,13 +15,20 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from gnewt.kkt import OK, SINGULAR, Elimination, LocalModels
-from gnewt.newton.loop import Problem
+from gnewt.kkt import Elimination, EliminationStatus, LocalModels
+from gnewt.newton.loop import Task
+from gnewt.newton.trials import scattered
 
 _GROWTH = 8.0
 """How fast μ grows, at most, while nothing is known but that it is too small; it begins with 2."""
 _MOST = 64
 """Factorisations after which a positive definite one is not looked for any more: 8⁶⁴ is beyond any number."""
+_PUSH = 1e-2
+"""Least share of ‖g‖/Δ that μ goes beyond a lower bound: z may be orthogonal to g by chance."""
+_INTO = 0.1
+"""Share of the bracket that a point inside of it keeps from the lower end, where μ* usually is."""
+_NARROW = 4
+"""Roundings of μ: a bracket as narrow holds nothing new."""
 
 
 class Spectrum(NamedTuple):
@@ -35,7 +42,7 @@ class Spectrum(NamedTuple):
     """Of H; -1 before it was factorised."""
 
 
-class Solution(NamedTuple):
+class BallStep(NamedTuple):
     """A step and what the quadratic model makes of it."""
 
     step: Float[Array, " N"]
@@ -50,7 +57,7 @@ class Solution(NamedTuple):
     """‖p‖, in the norm of the ball."""
 
 
-class _Search(NamedTuple):
+class _Bracket(NamedTuple):
     shift: Array
     lower: Array
     """μ* is larger."""
@@ -61,15 +68,43 @@ class _Search(NamedTuple):
     decrease: Array
     spectrum: Spectrum
     done: Array
-    count: Array
+    tries: Array
+    """Factorisations."""
     since: Array
     """Factorisations since the first positive definite one."""
     null: Array
     """Largest μ with an eigenvalue that the elimination could not tell from 0; nothing is gained close to it."""
 
 
+class _Look(NamedTuple):
+    """What one factorisation tells."""
+
+    shift: Array
+    p: Array
+    """-(H + μI)⁻¹g"""
+    factor: Elimination
+    definite: Array
+    z: Array
+    curvature: Array
+    """zᵀ(H + μI)z"""
+    length: Array
+    """‖p‖"""
+    slope: Array
+    """gᵀp = -pᵀ(H + μI)p"""
+
+
+class _Goal(NamedTuple):
+    """The ball, and how close to its boundary a step ends that should end there."""
+
+    gradient: Array
+    radius: Array
+    reach: Array
+    slack: float
+    hint: Array
+
+
 def solve_subproblem(
-    problem: Problem,
+    task: Task,
     models: LocalModels,
     radius: Array,
     spectrum: Spectrum,
@@ -78,7 +113,7 @@ def solve_subproblem(
     slack: float,
     max_factorizations: int,
     reach: Array | None = None,
-) -> Solution:
+) -> BallStep:
     """Solve to ‖p‖ within (1 ± slack)Δ.
 
     Args:
@@ -87,103 +122,105 @@ def solve_subproblem(
         hint: a μ that was large enough for a similar H.
         max_factorizations: after the first that is positive definite.
     """
-    gradient = problem.gradient(models)
-    size = jnp.linalg.norm(gradient)
-    tiny = jnp.finfo(gradient.dtype).tiny
-    eps = jnp.finfo(gradient.dtype).eps
-    reach = radius if reach is None else reach
+    gradient = task.gradient(models)
+    goal = _Goal(gradient, radius, radius if reach is None else reach, slack, hint)
 
-    def attempt(s: _Search) -> _Search:
-        p, factor = problem.factor_solve(models, s.shift, -gradient)
-        definite = (factor.status == OK) & (factor.inertia[0] == problem.size)
-        at_zero = s.shift == 0
-        inertia = jnp.where(at_zero, factor.inertia, s.spectrum.inertia)
-        z, curvature = _lowest(problem, models, factor, s.spectrum.z)
-        length = jnp.linalg.norm(p)
-        slope = jnp.vdot(gradient, p)  # = -pᵀ(H + μI)p
-
-        # On the boundary, inside with μ = 0, or the hard case: done.
-        near = jnp.abs(length - radius) <= slack * radius
-        inside = at_zero & (length <= reach)
-        tau, gain = _complete(p, z, curvature, gradient, slope, s.shift, radius)
-        # Moré and Sorensen's test: what p + τz misses is a small share of what it gains.
-        hard = (length < radius) & (tau**2 * curvature <= slack * (s.shift * radius**2 - slope))
-        done = definite & (near | inside | hard)
-
-        # The best step so far: p itself, p cut to the boundary, or p + τz.
-        cut = jnp.where(inside, 1.0, jnp.minimum(1.0, radius / jnp.maximum(length, tiny)))
-        own = -cut * slope + 0.5 * cut**2 * (slope + s.shift * length**2)
-        use_z = (length < radius) & ~inside & (gain > own)
-        step = jnp.where(use_z, p + tau * z, cut * p)
-        decrease = jnp.where(use_z, gain, own)
-        better = definite & (decrease > s.decrease)
-
+    def attempt(s: _Bracket) -> _Bracket:
+        p, factor = task.factor_solve(models, s.shift, -gradient)
+        z, curvature = _lowest(task, models, factor, s.spectrum.z)
+        length, slope = jnp.linalg.norm(p), jnp.vdot(gradient, p)
+        look = _Look(s.shift, p, factor, task.is_definite(factor), z, curvature, length, slope)
         # Newton's method on 1/‖p(μ)‖ = 1/Δ; from the left it never overshoots.
-        q = problem.solve(models, factor, p)
-        ratio = (length - radius) / radius * length**2 / jnp.maximum(jnp.vdot(p, q), tiny)
-        newton = s.shift + ratio
-        # Too small: indefinite, or p too long. Rayleigh's quotient of z bounds λ₁ from above: μ* > -λ₁.
-        rayleigh = s.shift - curvature
-        lower = jnp.maximum(s.lower, jnp.where(definite & (length < radius), s.lower, s.shift))
-        lower = jnp.maximum(lower, jnp.where(jnp.isfinite(rayleigh), rayleigh, s.lower))
-        upper = jnp.where(definite & (length < radius), jnp.minimum(s.upper, s.shift), s.upper)
-        # Where indefinite: -λ₁ + |gᵀz|/Δ is a lower bound too, close where z has found λ₁; if not, grow.
-        push = jnp.maximum(jnp.abs(jnp.vdot(gradient, z)), 1e-2 * size) / radius
-        growth = jnp.minimum(2.0 ** (1 + s.count).astype(gradient.dtype), _GROWTH)
-        grown = jnp.maximum(jnp.maximum(lower + push, growth * s.shift), hint)
-        proposal = jnp.where(definite, newton, grown)
-        floor = jnp.maximum(lower, 0.0)
-        middle = jnp.maximum(jnp.sqrt(floor * upper), floor + 0.1 * (upper - floor))
-        # A proposal outside of the bracket is replaced by a point inside.
-        fits = (proposal > lower) & (proposal < upper)
-        next_shift = jnp.where(fits, proposal, jnp.where(jnp.isfinite(upper), middle, grown))
-        next_shift = jnp.where(lower < 0, jnp.maximum(next_shift, 0.0), next_shift)
-        # A bracket as narrow as rounding holds nothing new.
-        exhausted = definite & jnp.isfinite(upper) & (upper - lower <= 4 * eps * jnp.maximum(upper, tiny))
-        drowned = (factor.status == SINGULAR) & (factor.inertia[1] == 0)
-        null = jnp.where(drowned, jnp.maximum(s.null, s.shift), s.null)
-        exhausted = exhausted | (definite & (length < radius) & (s.shift <= _GROWTH * null))
-        below = jnp.where(definite, s.spectrum.lower, s.shift)
-        below = jnp.maximum(below, jnp.where(jnp.isfinite(rayleigh), rayleigh, s.spectrum.lower))
-        return _Search(
-            next_shift,
-            lower,
-            upper,
-            jnp.where(better, step, s.best),
-            jnp.where(better, s.shift, s.best_shift),
-            jnp.where(better, decrease, s.decrease),
-            Spectrum(jnp.maximum(below, s.spectrum.lower), z, inertia),
-            done | exhausted,
-            s.count + 1,
-            s.since + (definite | (s.since > 0)),
-            null,
-        )
+        stretch = jnp.maximum(jnp.vdot(p, task.solve(models, factor, p)), jnp.finfo(p.dtype).tiny)
+        newton = s.shift + (length - radius) / radius * length**2 / stretch
+        return _narrow(goal, _improve(goal, s, look), look, newton)
 
-    nothing = jnp.full((), -jnp.inf, gradient.dtype)
-    begin = _Search(
+    zero = jnp.zeros((), jnp.int32)
+    begin = _Bracket(
         jnp.maximum(guess, 0.0),
-        jnp.maximum(spectrum.lower, -jnp.inf),
-        jnp.full((), jnp.inf, gradient.dtype),
+        spectrum.lower,
+        jnp.full_like(guess, jnp.inf),
         jnp.zeros_like(gradient),
         jnp.zeros_like(guess),
-        nothing,
+        jnp.full_like(guess, -jnp.inf),
         spectrum,
         jnp.zeros((), bool),
-        jnp.zeros((), jnp.int32),
-        jnp.zeros((), jnp.int32),
+        zero,
+        zero,
         jnp.zeros_like(guess),
     )
     end = jax.lax.while_loop(
-        lambda s: ~s.done & (s.since < max_factorizations) & (s.count < _MOST), attempt, begin
+        lambda s: ~s.done & (s.since < max_factorizations) & (s.tries < _MOST), attempt, begin
     )
     found, length = end.decrease > 0, jnp.linalg.norm(end.best)
-    return Solution(end.best, end.best_shift, end.decrease, found, end.spectrum, end.count, length)
+    return BallStep(end.best, end.best_shift, end.decrease, found, end.spectrum, end.tries, length)
 
 
-def begin_spectrum(problem: Problem, x: Array) -> Spectrum:
+def _improve(goal: _Goal, s: _Bracket, look: _Look) -> _Bracket:
+    """Keep the best step so far: p itself, p cut to the boundary, or p + τz. Done where it is good enough."""
+    shift, p, length, slope, radius = look.shift, look.p, look.length, look.slope, goal.radius
+    # On the boundary, inside with μ = 0, or the hard case: done.
+    near = jnp.abs(length - radius) <= goal.slack * radius
+    inside = (shift == 0) & (length <= goal.reach)
+    tau, gain = _complete(goal, look)
+    # Moré and Sorensen's test: what p + τz misses is a small share of what it gains.
+    hard = (length < radius) & (tau**2 * look.curvature <= goal.slack * (shift * radius**2 - slope))
+    cut = jnp.where(inside, 1.0, jnp.minimum(1.0, radius / jnp.maximum(length, jnp.finfo(p.dtype).tiny)))
+    own = -cut * slope + 0.5 * cut**2 * (slope + shift * length**2)
+    use_z = (length < radius) & ~inside & (gain > own)
+    step = jnp.where(use_z, p + tau * look.z, cut * p)
+    decrease = jnp.where(use_z, gain, own)
+    better = look.definite & (decrease > s.decrease)
+    return s._replace(
+        best=jnp.where(better, step, s.best),
+        best_shift=jnp.where(better, shift, s.best_shift),
+        decrease=jnp.where(better, decrease, s.decrease),
+        done=look.definite & (near | inside | hard),
+        tries=s.tries + 1,
+        since=s.since + (look.definite | (s.since > 0)),
+    )
+
+
+def _narrow(goal: _Goal, s: _Bracket, look: _Look, newton: Array) -> _Bracket:
+    """Narrow the bracket of μ*, and choose the next μ."""
+    shift, definite, radius, dtype = look.shift, look.definite, goal.radius, look.p.dtype
+    tiny, eps = jnp.finfo(dtype).tiny, jnp.finfo(dtype).eps
+    short = definite & (look.length < radius)
+    # Too small: indefinite, or p too long. Rayleigh's quotient of z bounds λ₁ from above: μ* > -λ₁.
+    rayleigh = shift - look.curvature
+    rayleigh = jnp.where(jnp.isfinite(rayleigh), rayleigh, -jnp.inf)
+    lower = jnp.maximum(jnp.maximum(s.lower, jnp.where(short, s.lower, shift)), rayleigh)
+    upper = jnp.where(short, jnp.minimum(s.upper, shift), s.upper)
+    # Where indefinite: -λ₁ + |gᵀz|/Δ is a lower bound too, close where z has found λ₁; if not, grow.
+    along = jnp.abs(jnp.vdot(goal.gradient, look.z))
+    push = jnp.maximum(along, _PUSH * jnp.linalg.norm(goal.gradient)) / radius
+    growth = jnp.minimum(2.0 ** s.tries.astype(dtype), _GROWTH)
+    grown = jnp.maximum(jnp.maximum(lower + push, growth * shift), goal.hint)
+    proposal = jnp.where(definite, newton, grown)
+    floor = jnp.maximum(lower, 0.0)
+    middle = jnp.maximum(jnp.sqrt(floor * upper), floor + _INTO * (upper - floor))
+    # A proposal outside of the bracket is replaced by a point inside.
+    fits = (proposal > lower) & (proposal < upper)
+    following = jnp.where(fits, proposal, jnp.where(jnp.isfinite(upper), middle, grown))
+    # A bracket as narrow as rounding holds nothing new; nor does one close to a μ with a null eigenvalue.
+    narrow = definite & jnp.isfinite(upper) & (upper - lower <= _NARROW * eps * jnp.maximum(upper, tiny))
+    drowned = (look.factor.status == EliminationStatus.SINGULAR) & (look.factor.inertia[1] == 0)
+    null = jnp.where(drowned, jnp.maximum(s.null, shift), s.null)
+    below = jnp.maximum(jnp.where(definite, s.spectrum.lower, shift), rayleigh)
+    inertia = jnp.where(shift == 0, look.factor.inertia, s.spectrum.inertia)
+    return s._replace(
+        shift=jnp.where(lower < 0, jnp.maximum(following, 0.0), following),
+        lower=lower,
+        upper=upper,
+        spectrum=Spectrum(jnp.maximum(below, s.spectrum.lower), look.z, inertia),
+        done=s.done | narrow | (short & (shift <= _GROWTH * null)),
+        null=null,
+    )
+
+
+def begin_spectrum(task: Task, x: Array) -> Spectrum:
     """Know nothing: a direction without symmetry, no bound."""
-    n = problem.size
-    z = jnp.cos(1.0 + jnp.arange(n, dtype=x.dtype) * 2.399963)
+    z = scattered(task.size, x.dtype)
     return Spectrum(jnp.full((), -jnp.inf, x.dtype), z / jnp.linalg.norm(z), jnp.full(3, -1, jnp.int32))
 
 
@@ -192,12 +229,12 @@ def forget(spectrum: Spectrum) -> Spectrum:
     return Spectrum(jnp.full_like(spectrum.lower, -jnp.inf), spectrum.z, jnp.full_like(spectrum.inertia, -1))
 
 
-def _lowest(problem: Problem, models: LocalModels, factor: Elimination, z: Array) -> tuple[Array, Array]:
+def _lowest(task: Task, models: LocalModels, factor: Elimination, z: Array) -> tuple[Array, Array]:
     """Two steps of inverse iteration with H + μI: (z, zᵀ(H + μI)z); as it was where the factor is of no use."""
-    usable = factor.status == OK
+    usable = factor.status == EliminationStatus.OK
     before, quotient = z, jnp.full((), jnp.nan, z.dtype)
     for _ in range(2):
-        y = problem.solve(models, factor, z)
+        y = task.solve(models, factor, z)
         size = jnp.linalg.norm(y)
         usable = usable & jnp.isfinite(size) & (size > 0)
         scale = jnp.where(usable, size, 1.0)
@@ -206,15 +243,14 @@ def _lowest(problem: Problem, models: LocalModels, factor: Elimination, z: Array
     return jnp.where(usable, z, before), jnp.where(usable, quotient, jnp.nan)
 
 
-def _complete(
-    p: Array, z: Array, curvature: Array, gradient: Array, slope: Array, shift: Array, radius: Array
-) -> tuple[Array, Array]:
+def _complete(goal: _Goal, look: _Look) -> tuple[Array, Array]:
     """Go from p along ±z to the boundary: (τ, predicted decrease of p + τz)."""
+    p, z, gradient, radius = look.p, look.z, goal.gradient, goal.radius
     along, room = jnp.vdot(p, z), jnp.maximum(radius**2 - jnp.vdot(p, p), 0.0)
-    root = jnp.sqrt(along**2 + room)
     # Of the two ends, the one with the smaller |τ| loses less.
-    tau = jnp.where(along >= 0, room / (along + root + 1e-300), -room / (root - along + 1e-300))
-    whole = jnp.vdot(gradient, p) + tau * jnp.vdot(gradient, z)
-    quadratic = -slope - 2 * tau * jnp.vdot(gradient, z) + tau**2 * curvature - shift * radius**2
-    gain = -(whole + 0.5 * quadratic)
+    far = jnp.maximum(jnp.abs(along) + jnp.sqrt(along**2 + room), jnp.finfo(p.dtype).tiny)
+    tau = jnp.where(along >= 0, room / far, -room / far)
+    whole = look.slope + tau * jnp.vdot(gradient, z)
+    quadratic = -look.slope - 2 * tau * jnp.vdot(gradient, z) + tau**2 * look.curvature
+    gain = -(whole + 0.5 * (quadratic - look.shift * radius**2))
     return tau, jnp.where(jnp.isfinite(gain), gain, -jnp.inf)

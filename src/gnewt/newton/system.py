@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,8 @@ import numpy as np
 from jax import Array
 
 from gnewt._errors import PlanError, WidthError, explain_error
-from gnewt.graph import Plan, Structure, evaluate, forward, objective
+from gnewt._typing import PyTree
+from gnewt.graph import Handle, Maps, Plan, Structure, evaluate, forward, objective
 from gnewt.kkt import (
     CURVATURES,
     Elimination,
@@ -25,8 +26,22 @@ from gnewt.kkt import (
     linearize,
     prepare,
 )
+from gnewt.newton.numbers import RealLike
 from gnewt.newton.objective import Point
 from gnewt.plan import make_plan
+
+SlotOrder: TypeAlias = str | Sequence[int | np.integer | Sequence[int] | np.ndarray] | np.ndarray
+"""An elimination order: a name, or slots, or groups of slots."""
+OrderLike: TypeAlias = SlotOrder | Sequence[Handle | np.ndarray]
+"""An elimination order that a user gives: for a Graph it may be one of handles."""
+Operands: TypeAlias = tuple[Maps, PyTree]
+"""Index maps of a structure, and integers of a plan."""
+T = TypeVar("T")
+
+_MEMORY_SHARE = 0.6
+"""Share of the machine's memory that a factor may take: the iterate, its models and a second factor need the rest."""
+_MEMORY_UNKNOWN = 8e9
+"""Bytes that a factor may take where the machine's memory is not known."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -41,41 +56,39 @@ class System:
     curvature: str
     engine: Prepared
     why_engine: str
-    order: Any = "auto"
+    order: SlotOrder = "auto"
     """The elimination order that was asked for: a name, or slots."""
-    bound: tuple[Any, Any] | None = None
+    bound: Operands | None = None
 
     def __repr__(self) -> str:
         return f"<System: {self.structure!r}, {self.plan!r}, {self.curvature}, {self.engine.name}>"
 
     @property
-    def operands(self) -> tuple[Any, Any]:
+    def operands(self) -> Operands:
         """Index maps of the structure and integers of the plan, on the device."""
         return self.maps, self.arrays
 
-    def bind(self, operands: tuple[Any, Any]) -> System:
+    def bind(self, operands: Operands) -> System:
         """Return this system with its integers as operands of the caller's compiled function."""
         return dataclasses.replace(self, bound=operands)
 
-    @cached_property
-    def maps(self) -> Any:
-        if self.bound is not None:
-            return self.bound[0]
-        return self.structure.memo("maps", lambda: on_device(self.structure.maps))
+    @property
+    def maps(self) -> Maps:
+        return device_maps(self.structure) if self.bound is None else self.bound[0]
 
     @cached_property
-    def arrays(self) -> Any:
+    def arrays(self) -> PyTree:
         return on_device(self.engine.arrays) if self.bound is None else self.bound[1]
 
     def linearize(self, point: Point, slots: Array | None = None) -> LocalModels:
         """Compute values, duals and local derivatives; slots are computed unless they are given."""
-        return self._shared(_linearized, self.curvature)(self.maps, point, slots)
+        return compiled(self.structure, _linearized, self.curvature)(self.maps, point, slots)
 
     def value(self, point: Point) -> Array:
         """Compute f alone, by evaluating the graph."""
-        return self._shared(_value)(self.maps, point)
+        return compiled(self.structure, value_at)(self.maps, point)
 
-    def factor_solve(self, models: LocalModels, shift: Any, rhs: Array) -> tuple[Array, Elimination]:
+    def factor_solve(self, models: LocalModels, shift: RealLike, rhs: Array) -> tuple[Array, Elimination]:
         """Eliminate K for H + shift·I and solve for rhs[N] or rhs[N, columns]."""
         columns = rhs.reshape(len(rhs), -1)
         done = self._factor_solve(self.arrays, models.sources, shift, columns)
@@ -88,56 +101,63 @@ class System:
 
     def derivatives(self, point: Point, v: Array) -> tuple[Array, Array, Array]:
         """Compute (f, g, H·v) by JAX from the objective itself, independently of the local models."""
-        return self._shared(_derivatives)(self.maps, point, v)
+        return compiled(self.structure, _derivatives)(self.maps, point, v)
 
     def product(self, point: Point, v: Array) -> Array:
         """Compute the product of v with the matrix that is solved with: H, or its Gauss-Newton part."""
         if self.curvature == "exact":
             return self.derivatives(point, v)[2]
-        return self._shared(gauss_newton_product)(self.maps, point, v)
+        return compiled(self.structure, gauss_newton_product)(self.maps, point, v)
 
     def nonfinite(self, point: Point, models: LocalModels) -> tuple[str, str] | None:
         """Name the first value or derivative that is not finite."""
         return first_nonfinite(self.structure, point.data, models)
 
-    # Integers come as operands, so that they are not baked in. What does not depend on the order is compiled
-    # once per structure.
-
-    def _shared(self, make: Callable[..., Any], *options: Any) -> Any:
-        return self.structure.memo((make.__name__, *options), lambda: jax.jit(partial(make, *options)))
+    # Integers come as operands, so that they are not baked in. The reference engine runs on the host.
 
     @cached_property
-    def _factor_solve(self) -> Any:
-        return (
-            self.engine.factor_solve if self.engine.name == "reference" else jax.jit(self.engine.factor_solve)
-        )
+    def _factor_solve(self) -> Callable[..., tuple[Array, Elimination]]:
+        run = self.engine.factor_solve
+        return run if self.engine.name == "reference" else jax.jit(run)
 
     @cached_property
-    def _solve(self) -> Any:
-        return self.engine.solve if self.engine.name == "reference" else jax.jit(self.engine.solve)
+    def _solve(self) -> Callable[..., Array]:
+        run = self.engine.solve
+        return run if self.engine.name == "reference" else jax.jit(run)
 
 
-def on_device(arrays: Any) -> Any:
+def compiled(structure: Structure, make: Callable[..., T], *options: str) -> Callable[..., T]:
+    """Compile what does not depend on the order, once per structure; integers come as operands."""
+    return structure.memo((make, *options), lambda: jax.jit(partial(make, *options)))
+
+
+def on_device(arrays: T) -> T:
     """Put arrays on the device."""
     with jax.ensure_compile_time_eval():  # also when a system is made inside jit
         return jax.tree_util.tree_map(jnp.asarray, arrays)
 
 
-def _linearized(curvature: str, maps: Any, point: Point, slots: Array | None) -> LocalModels:
+def device_maps(structure: Structure) -> Maps:
+    """Index maps of a structure on the device, once per structure."""
+    return structure.memo("maps", lambda: on_device(structure.maps))
+
+
+def _linearized(curvature: str, maps: Maps, point: Point, slots: Array | None) -> LocalModels:
     return linearize(point.structure, maps, point.data, point.x, curvature, slots)
 
 
-def _value(maps: Any, point: Point) -> Array:
+def value_at(maps: Maps, point: Point) -> Array:
+    """Compute f by evaluating the graph."""
     return evaluate(point.structure, maps, point.data, point.x)[0]
 
 
-def _derivatives(maps: Any, point: Point, v: Array) -> tuple[Array, Array, Array]:
+def _derivatives(maps: Maps, point: Point, v: Array) -> tuple[Array, Array, Array]:
     f = jax.value_and_grad(lambda x: point.original(maps, x))
     (value, gradient), (_, curved) = jax.jvp(f, (point.x,), (v,))
     return value, gradient, curved
 
 
-def gauss_newton_product(maps: Any, point: Point, v: Array) -> Array:
+def gauss_newton_product(maps: Maps, point: Point, v: Array) -> Array:
     """Compute Sᵀ (∂²Σl) S v with S = ∂slots/∂x: the curvature of the losses, not of the nodes."""
 
     def slots_at(x: Array) -> Array:
@@ -149,7 +169,9 @@ def gauss_newton_product(maps: Any, point: Point, v: Array) -> Array:
     return jax.vjp(slots_at, point.x)[1](curved)[0]
 
 
-def system_of(point: Point, order: Any = "auto", curvature: str = "exact", engine: str = "auto") -> System:
+def system_of(
+    point: Point, order: SlotOrder = "auto", curvature: str = "exact", engine: str = "auto"
+) -> System:
     """Return the system of a structure for the given options; plans and compiled functions are made once."""
     if curvature not in CURVATURES:
         raise PlanError(
@@ -171,7 +193,7 @@ def system_of(point: Point, order: Any = "auto", curvature: str = "exact", engin
     return structure.memo(("system", key, curvature, name), make)
 
 
-def _order_key(order: Any) -> Any:
+def _order_key(order: SlotOrder) -> str | tuple[object, ...]:
     """What two equal orders agree in. For an array of slots it takes no time, however long it is."""
     if isinstance(order, str):
         return order
@@ -207,15 +229,6 @@ def memory_limit() -> float:
     if given is not None:
         return float(given)
     try:
-        return 0.6 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return _MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not a POSIX system
-        return 8e9
-
-
-def norm(x: Array | np.ndarray) -> float:
-    """Euclidean norm as a Python float, safe against overflow of the squares."""
-    x = np.asarray(x, np.float64)
-    scale = float(np.max(np.abs(x), initial=0.0))
-    if scale == 0.0 or not np.isfinite(scale):
-        return scale
-    return scale * float(np.linalg.norm(x / scale))
+        return _MEMORY_UNKNOWN

@@ -10,31 +10,23 @@ import jax.numpy as jnp
 from jax import Array
 
 from gnewt.kkt import LocalModels
+from gnewt.newton.judge import Line, Trial, end_of, noise_of
 from gnewt.newton.krylov import solve_with_products
-from gnewt.newton.loop import (
-    NO_DECREASE,
-    ROUNDING,
-    RUNNING,
-    SINGULAR,
-    STALLED,
-    UNBOUNDED,
-    Move,
-    Problem,
-    Proposal,
-    Record,
-    all_finite,
-    largest,
-)
-from gnewt.newton.subproblem import Solution, Spectrum, begin_spectrum, forget, solve_subproblem
-from gnewt.newton.trials import Line, Trials, try_lengths
+from gnewt.newton.loop import Iterate, Move, Proposal, Record, Task, largest
+from gnewt.newton.subproblem import BallStep, Spectrum, begin_spectrum, forget, solve_subproblem
+from gnewt.newton.trials import PROBE, Trials, try_lengths
 
 _CLEAR = 1e3
 """A decrease that stands out so far from the noise of f tells something of the shape of f along the step."""
 _PATIENCE = 3
 """Steps that are refused before the rounding of f is measured."""
+_SAMPLE = 4.0
+"""The rounding of f may be so many times the one sample that was measured."""
+_CUT, _LEAST, _MOST = 0.1, 0.2, 0.5
+"""A refused ball shrinks to the first where numbers are not finite, else to between the other two, of the step."""
 
 
-class Memory(NamedTuple):
+class BallMemory(NamedTuple):
     """What one step leaves to the next."""
 
     radius: Array
@@ -72,14 +64,14 @@ class TrustRegion:
     max_factorizations: int = 8
     """In one step, once H + μI is positive definite."""
 
-    def begin(self, problem: Problem, x: Array, models: LocalModels) -> Memory:
+    def begin(self, task: Task, x: Array, models: LocalModels) -> BallMemory:
         """Nothing is known of the radius unless it is given."""
         radius = jnp.full((), jnp.inf if self.radius is None else self.radius, x.dtype)
         zero = jnp.zeros((), x.dtype)
         count = jnp.zeros((), jnp.int32)
-        return Memory(radius, zero, zero, zero + jnp.inf, zero, count, begin_spectrum(problem, x))
+        return BallMemory(radius, zero, zero, zero + jnp.inf, zero, count, begin_spectrum(task, x))
 
-    def resume(self, memory: Memory) -> Memory:
+    def resume(self, memory: BallMemory) -> BallMemory:
         """Go on with the radius."""
         return memory._replace(
             shift=jnp.zeros_like(memory.shift),
@@ -89,67 +81,51 @@ class TrustRegion:
             spectrum=forget(memory.spectrum),
         )
 
-    def propose(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Proposal:
+    def propose(self, task: Task, at: Iterate) -> Proposal:
         """Solve the subproblem, evaluate f there, and at a few other lengths of the step."""
-        found = self._subproblem(problem, x, models, memory)
-        slope = jnp.vdot(problem.gradient(models), found.step)
-        floor = _noise(problem, models, memory)
+        found = self._subproblem(task, at)
+        slope = jnp.vdot(task.gradient(at.models), found.step)
+        floor = _noise(task, at)
 
         def likes(value: Array) -> Array:
-            close, noise = _drowns(problem, models, memory, found, value)
-            # Rounding of a long program is more than that of its result: where the gradient decides, f may rise.
-            enough = jnp.where(
-                close, value <= models.value + 64 * noise, _ratio(models, value, found) >= self.accept
-            )
-            return found.found & jnp.isfinite(value) & enough
+            return found.found & _trial(task, at, found, value).passes(self.accept)
 
         tried = try_lengths(
-            problem.value,
-            x,
+            task.value,
+            at.x,
             found.step,
-            Line(models.value, slope, -2.0 * (found.decrease + slope)),
+            Line(at.models.value, slope, -2.0 * (found.decrease + slope)),
             lambda value: likes(value) & (found.decrease > _CLEAR * floor),
             floor,
             self.trials,
-            memory.refusals == _PATIENCE,
+            at.memory.refusals == _PATIENCE,
         )
-        rest = _Trial(found, tried)
-        return Proposal(
-            x + tried.length * found.step, likes(tried.first), found.factorizations, tried.count, rest
-        )
+        there = at.x + tried.length * found.step
+        rest = _Proposed(found, tried)
+        return Proposal(there, likes(tried.first), found.factorizations, tried.evaluations, rest)
 
-    def settle(
-        self,
-        problem: Problem,
-        x: Array,
-        models: LocalModels,
-        memory: Memory,
-        proposal: Proposal,
-        after: LocalModels,
-    ) -> Move:
+    def settle(self, task: Task, at: Iterate, proposal: Proposal, after: LocalModels) -> Move:
         """Take the step if the model was right enough, and set the radius."""
-        found, (value, times, measured, _) = proposal.rest
-        gradient, tiny = problem.gradient(models), jnp.finfo(x.dtype).tiny
-        close, noise = _drowns(problem, models, memory, found, value)
-        shrinks = largest(problem.gradient(after)) < largest(gradient)
-        taken = proposal.wanted & all_finite(after) & (~close | shrinks)
-        ratio = jnp.where(jnp.isfinite(value), _ratio(models, value, found), -jnp.inf)
-        length = found.length
+        rest: _Proposed = proposal.rest
+        (found, tried), (x, models, memory) = rest, at
+        value, times, length = tried.first, tried.length, found.length
+        gradient, tiny = task.gradient(models), jnp.finfo(x.dtype).tiny
+        trial = _trial(task, at, found, value)
+        close, taken = trial.drowns, trial.is_taken(task, models, proposal, after)
+        ratio = (models.value - value) / jnp.where(found.found, found.decrease, 1.0)
+        ratio = jnp.where(jnp.isfinite(value), ratio, -jnp.inf)
         before = jnp.where(jnp.isfinite(memory.radius), memory.radius, length)
         share = _share(models.value, value, jnp.vdot(gradient, found.step))
         # Derivatives that are not finite are met behind a good value only.
-        refused = jnp.where(proposal.wanted & ~close, 0.1 * times, share) * length
+        refused = jnp.where(proposal.wanted & ~close, _CUT * times, share) * length
         radius = jnp.where(taken, self._radius(before, length, times, ratio, share, close), refused)
 
         reach = jnp.linalg.norm(x) + jnp.linalg.norm(found.step)
-        stuck = ~taken & ((close & proposal.wanted) | (radius <= problem.eps * jnp.maximum(reach, tiny)))
-        runs_away = (value == -jnp.inf) | (taken & (after.value < -1.0 / problem.eps**2))
+        stuck = ~taken & ((close & proposal.wanted) | (radius <= task.eps * jnp.maximum(reach, tiny)))
+        unbounded = (value == -jnp.inf) | (taken & (after.value < -1.0 / task.eps**2))
         inside = (found.shift == 0) & (length < memory.radius)
         promise = jnp.minimum(memory.promise, jnp.where(inside, found.decrease, jnp.inf))
-        code = jnp.where(stuck, jnp.where(promise <= ROUNDING * noise, STALLED, NO_DECREASE), RUNNING)
-        code = jnp.where(runs_away, UNBOUNDED, code)
-        code = jnp.where(found.found, code, SINGULAR).astype(jnp.int32)
-
+        code = end_of(found.found, unbounded, stuck, promise, trial.noise)
         record = Record(models.value, largest(gradient), found.shift, before, ratio, found.spectrum.inertia)
         spectrum = jax.tree_util.tree_map(
             lambda new, old: jnp.where(taken, new, old), forget(found.spectrum), found.spectrum
@@ -157,30 +133,23 @@ class TrustRegion:
         promise = jnp.where(taken, jnp.inf, promise)
         refusals = jnp.where(taken, 0, memory.refusals + 1)
         # Noise that was measured here is that of other points only as long as f can't be seen to fall.
-        smooth = 2 * problem.eps * jnp.vdot(jnp.abs(gradient), jnp.abs(x))
-        noise = jnp.where(taken & ~close, 0.0, jnp.maximum(memory.noise, 4 * (measured - smooth)))
-        memory = Memory(radius, found.shift, length, promise, noise, refusals, spectrum)
+        smooth = PROBE * task.eps * jnp.vdot(jnp.abs(gradient), jnp.abs(x))
+        noise = jnp.maximum(memory.noise, _SAMPLE * (tried.noise - smooth))
+        noise = jnp.where(taken & ~close, 0.0, noise)
+        memory = BallMemory(radius, found.shift, length, promise, noise, refusals, spectrum)
         return Move(taken, memory, code, record)
 
-    def _subproblem(self, problem: Problem, x: Array, models: LocalModels, memory: Memory) -> Solution:
+    def _subproblem(self, task: Task, at: Iterate) -> BallStep:
         """Minimise the model in the ball; before there is a radius, by the Newton step where H ≻ 0."""
+        (x, models, memory), spectrum = at, at.memory.spectrum
         radius = jnp.where(jnp.isfinite(memory.radius), memory.radius, jnp.maximum(1.0, jnp.linalg.norm(x)))
-        if not problem.eliminates:
-            return solve_with_products(problem, x, models, radius, memory.radius, memory.spectrum)
+        if not task.eliminates:
+            return solve_with_products(task, x, models, radius, memory.radius, spectrum)
         # H itself is tried first only where the last step needed no shift: else μ*, larger in a smaller ball, is.
-        floor = jnp.maximum(memory.spectrum.lower, 0.0)
+        floor = jnp.maximum(spectrum.lower, 0.0)
         guess = floor + jnp.maximum(memory.shift - floor, 0.0) * memory.last / radius
-        return solve_subproblem(
-            problem,
-            models,
-            radius,
-            memory.spectrum,
-            guess,
-            memory.shift,
-            self.slack,
-            self.max_factorizations,
-            reach=memory.radius,
-        )
+        most, reach = self.max_factorizations, memory.radius
+        return solve_subproblem(task, models, radius, spectrum, guess, memory.shift, self.slack, most, reach)
 
     def _radius(
         self, radius: Array, length: Array, times: Array, ratio: Array, share: Array, close: Array
@@ -194,35 +163,26 @@ class TrustRegion:
         return jnp.where(close, jnp.maximum(radius, self.growth * length), fitting)
 
 
-class _Trial(NamedTuple):
-    found: Solution
+class _Proposed(NamedTuple):
+    """What `propose` tells `settle`."""
+
+    found: BallStep
     tried: Trials
 
 
-def _noise(problem: Problem, models: LocalModels, memory: Memory) -> Array:
+def _noise(task: Task, at: Iterate) -> Array:
     """Rounding of f: as it is usual, or as it was measured."""
-    usual = 4 * problem.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(memory.noise.dtype).tiny)
-    return jnp.maximum(usual, memory.noise)
+    return jnp.maximum(noise_of(task, at.models), at.memory.noise)
 
 
-def _drowns(
-    problem: Problem, models: LocalModels, memory: Memory, found: Solution, value: Array
-) -> tuple[Array, Array]:
-    """Whether the predicted decrease is below the noise of f, so that the gradient must decide; and the noise.
-
-    Where f does not change at all, it is: large terms cancel in f, or it is flat.
-    """
-    noise = _noise(problem, models, memory)
-    noise = jnp.where(value == models.value, jnp.maximum(noise, found.decrease), noise)
-    return found.decrease <= noise, noise
-
-
-def _ratio(models: LocalModels, value: Array, found: Solution) -> Array:
-    """Achieved over predicted decrease."""
-    return (models.value - value) / jnp.where(found.found, found.decrease, 1.0)
+def _trial(task: Task, at: Iterate, found: BallStep, value: Array) -> Trial:
+    """What is to be judged. Where f does not change at all the promise drowns: large terms cancel in f, or it is flat."""
+    before, noise = at.models.value, _noise(task, at)
+    noise = jnp.where(value == before, jnp.maximum(noise, found.decrease), noise)
+    return Trial(before, value, found.decrease, noise)
 
 
 def _share(before: Array, value: Array, slope: Array) -> Array:
     """Where on the step a parabola through f has its minimum, within reason."""
     parabola = -slope / (2 * jnp.maximum(value - before - slope, jnp.finfo(value.dtype).tiny))
-    return jnp.where(jnp.isfinite(value), jnp.clip(parabola, 0.2, 0.5), 0.1)
+    return jnp.where(jnp.isfinite(value), jnp.clip(parabola, _LEAST, _MOST), _CUT)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import itertools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,10 +23,53 @@ from gnewt.plan.adjacency import Adjacency
 from gnewt.plan.sparsity import KKTGraph
 from gnewt.plan.tree import TreeDecomposition, sum_rows
 
-FEW = 16
-"""Children up to which they are looked at one by one."""
-LARGE = 100_000
-"""Scalars beyond which fronts are left alone: their times would leave 64 bits."""
+
+class TimeModel(NamedTuple):
+    """Constants of the modelled times, in picoseconds. The native twin gets these same numbers with every call."""
+
+    few: int = 16
+    """Children up to which their messages are looked at one by one."""
+    large: int = 100_000
+    """Scalars beyond which fronts are left alone: their times would leave 64 bits."""
+    front: int = 22_000
+    """A causal front before its first flop."""
+    input: int = 27_500
+    """One input: its pivot and the test of the pivot."""
+    input_row: int = 1_360
+    """One entry in the row of an input."""
+    cube: int = 7
+    """n³ - b³, to which the Schur complement is proportional."""
+    pairs: int = 54_000
+    """The substitution of pairs before its first flop."""
+    product: int = 46
+    """One multiply-add of a substitution; dearer than those of a Schur complement, since the rows are short."""
+    cross: int = 1_600
+    """One entry between a pair and the rest."""
+    nested: int = 3_000
+    """One entry of the matrix of pairs that read each other."""
+    nested_pair: int = 1_500
+    """One read of a pair by a pair, for each pair of the front."""
+    nested_rest: int = 180
+    """One read of a pair by a pair, for each scalar of the front that is no pair."""
+    free_front: int = 150_000
+    """A front of a free plan before its first flop."""
+    free_unknown: int = 50_000
+    """One unknown of a free plan: the search for its pivot."""
+    free_entry: int = 2_500
+    """One entry of a front of a free plan."""
+    free_product: int = 100
+    """One entry of a front of a free plan, for each unknown that is eliminated."""
+    message: int = 32_500
+    """A message from a child to a causal parent."""
+    straddling: int = 49_500
+    """What a message costs more if it meets pairs and others in the parent, and is added in several pieces."""
+    whole: int = 16_500
+    """What a message costs more if it meets pairs alone or others alone."""
+    message_entry: int = 690
+    """One entry of a message."""
+
+
+MODEL = TimeModel()
 
 
 def causal_time(p: int, q: int, b: int, reads: int, cross: bool) -> int:
@@ -38,26 +82,26 @@ def causal_time(p: int, q: int, b: int, reads: int, cross: bool) -> int:
         reads: Jacobian entries between two of its pairs, which are substituted one by one.
         cross: whether its pairs are coupled with the rest other than by their Jacobians.
     """
-    n = q + b
-    time = 22_000 + q * (27_500 + 1_360 * n) + 7 * (n**3 - b**3)
+    n, m = q + b, MODEL
+    time = m.front + q * (m.input + m.input_row * n) + m.cube * (n**3 - b**3)
     if p:
-        time += 54_000 + 46 * p * (2 * p + n) * (n + 2)
+        time += m.pairs + m.product * p * (2 * p + n) * (n + 2)
     if p and cross:
-        time += p * n * (1_600 + 46 * (n + 2))
+        time += p * n * (m.cross + m.product * (n + 2))
     if reads:
-        time += 3_000 * p * (p + 3) + reads * (1_500 * p + 180 * n)
+        time += m.nested * p * (p + 3) + reads * (m.nested_pair * p + m.nested_rest * n)
     return time
 
 
 def free_time(e: int, b: int) -> int:
     """Time of a symmetric indefinite front that eliminates e unknowns, some of them duals, and keeps b."""
-    n = e + b
-    return 150_000 + 50_000 * e + n * n * (2_500 + 100 * e)
+    n, m = e + b, MODEL
+    return m.free_front + m.free_unknown * e + n * n * (m.free_entry + m.free_product * e)
 
 
 def message_time(b: int, straddles: bool) -> int:
     """Time to add a Schur complement to a causal parent; more pieces if it meets pairs and others there."""
-    return 32_500 + (49_500 if straddles else 16_500) + 690 * b * b
+    return MODEL.message + (MODEL.straddling if straddles else MODEL.whole) + MODEL.message_entry * b * b
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -156,6 +200,7 @@ def _name_groups(bags: Bags) -> np.ndarray:
         (bags.link_ptr, bags.link_bag, bags.link_reads),
         (bags.sep_ptr, bags.sep_item),
         (bags.bag_of_item, bags.pairs_of_item),
+        np.array(MODEL, np.int64),
     )
 
 
@@ -196,8 +241,6 @@ class Merger:
         reads = sum(self.reads[i] for i in group)
         if len(group) == 2 and self.p[group[0]] and self.p[group[1]]:
             reads += self.crossing(*group)
-        if len(kids) > FEW:
-            return causal_time(p, q, b, reads, True)
         time, cross = 0, False
         for k in kids:
             hits = self.hits(k, group) if p else 0
@@ -221,12 +264,12 @@ class Merger:
     def saved(self, c: int, up: int) -> int:
         """Time that is saved if c joins its parent."""
         p, q, b = self.p[c] + self.p[up], self.q[c] + self.q[up], self.b[up]
-        if p + q + b > LARGE:
+        if p + q + b > MODEL.large:
             return 0
         mine, theirs = self.children[c], self.children[up]
         if not self.causal:
             return self.time([c], []) + self.time([up], []) - self.time([c, up], [])
-        if len(mine) + len(theirs) - 1 > FEW:  # the messages of the others stay as they are
+        if len(mine) + len(theirs) - 1 > MODEL.few:  # the messages of the others stay as they are
             cross = self.p[c] + self.p[up] > 0
             apart = message_time(self.b[c], cross) + sum(
                 causal_time(self.p[i], self.q[i], self.b[i], self.reads[i], True) for i in (c, up)
@@ -264,7 +307,7 @@ class Merger:
 
     def twins_save(self, a: int, z: int) -> bool:
         p, q, b = self.p[a] + self.p[z], self.q[a] + self.q[z], self.b[z]
-        if p + q + b > LARGE:
+        if p + q + b > MODEL.large:
             return False
         if not self.causal:
             return free_time(q, b) < free_time(self.q[a], b) + free_time(self.q[z], b)
@@ -296,7 +339,7 @@ class Merger:
                 if saved > 0:
                     heapq.heappush(heap, (-saved, c))
                 continue
-            near = self.children[c][:FEW]
+            near = self.children[c][: MODEL.few]
             self.join(c, up)
             self.children[up] = [k for k in self.children[up] if k != c] + self.children[c]
             for k in (up, *near):

@@ -49,9 +49,9 @@ class Assembler:
 
     # Collecting
 
-    def collect(self, ids: np.ndarray, weights: np.ndarray, bias: np.ndarray) -> None:
+    def collect(self, ids: np.ndarray, weights: np.ndarray, bias: np.ndarray, carried: np.ndarray) -> None:
         """Make drafts of all losses and definitions."""
-        ids, weights = self._call_losses(ids, weights)
+        ids, weights = self._call_losses(ids, weights, (self.fuser.fan_out > 0) | carried)
         self._terms("loss", ids, weights, None, None)
         if bias.size:
             total = self.constants.times(bias[1], bias[0])
@@ -114,12 +114,10 @@ class Assembler:
 
     # Calls
 
-    def _call_losses(self, ids: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _call_losses(
+        self, ids: np.ndarray, weights: np.ndarray, used: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Draft the calls. An output that only the objective reads, with a weight, is a loss and no slot."""
-        used = self.fuser.fan_out > 0
-        for ids_, _ in self.pool.alias:
-            goal = self.pool.target[ids_.ravel()]
-            used[goal[goal >= 0]] = True
         rest = np.ones(len(ids), bool)
         for block in self.pool.blocks:
             if block.kind != CALL:
@@ -263,7 +261,7 @@ class Assembler:
 
     # Families
 
-    def write(self) -> tuple[list[Family], list[tuple[Const | None, ...]], list[tuple]]:
+    def write(self) -> tuple[list[Family], list[tuple[Const, ...]], list[tuple[int, ...]]]:
         """Return families, for each its data constants, and how many leading axes to drop from each."""
         if self.fixed_slots:
             places = np.array(list(self.fixed_slots.values()), np.int32)

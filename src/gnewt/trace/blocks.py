@@ -72,6 +72,14 @@ def run_body(lift: Lifter, instr: Instr, loop: Loop, values: list[Value]) -> lis
     for o, v in enumerate(loop.body.outs):
         if wanted[o] and isinstance(v, Lit):
             outs[o] = lift.literal(v)
+    if lift.seen is not None:
+        lift.seen.loops[id(instr)] = (loop, env)
+        if lift.seen.share:
+            asked = [
+                o
+                for i, o in enumerate(asked)
+                if loop.body.outs[o] not in [loop.body.outs[p] for p in asked[:i]]
+            ]
     if not asked:
         return outs
     rest.outs = [loop.body.outs[o] for o in asked]
@@ -87,8 +95,11 @@ def run_body(lift: Lifter, instr: Instr, loop: Loop, values: list[Value]) -> lis
     if found is None:
         found = lift.run(lift.prepare(rest, values), values)
     for o, value in zip(asked, found, strict=True):
-        outs[o] = value
-    return outs
+        outs[o] = env[loop.body.outs[o]] = value
+    return [
+        env[v] if out is None and flag else out
+        for v, flag, out in zip(loop.body.outs, wanted, outs, strict=True)
+    ]
 
 
 def _count_distinct(values: list[Value]) -> int:

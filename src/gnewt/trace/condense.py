@@ -5,76 +5,122 @@ Lift the program to a scalar graph, peel the sum at its end, decide what is kept
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from gnewt.graph import Family
 from gnewt.trace.assemble import Assembler
+from gnewt.trace.constants import Const, Constants
 from gnewt.trace.fuse import Fuser
 from gnewt.trace.groups import Groups
 from gnewt.trace.jaxpr import Program
-from gnewt.trace.lift import Lifter
+from gnewt.trace.lift import Lifter, Seen
+from gnewt.trace.outputs import Numbering
 from gnewt.trace.regions import NeedRegion
 from gnewt.trace.rules import shape_of
 from gnewt.trace.tail import live_scalars, peel
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+    """What a program is applied to: its arguments, and which of them are variables. Holds no values."""
+
+    avals: Sequence[jax.ShapeDtypeStruct]
+    """Of all leaves of the arguments."""
+    diff: Sequence[bool]
+    """For each leaf whether it is a variable."""
+    order: Sequence[int]
+    """Positions of the variables, counted among themselves, in the order of the slots."""
+    num_hoisted: int
+    """How many of the constants are captured by the function; the rest are the other arguments."""
+
+    @property
+    def variables(self) -> list[jax.ShapeDtypeStruct]:
+        """In the order of the slots."""
+        moving = [a for a, d in zip(self.avals, self.diff, strict=True) if d]
+        return [moving[i] for i in self.order]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Condensed:
+    """The families of a program, how to fill their data, and where its scalars went."""
+
+    families: list[Family]
+    columns: list[tuple[Const, ...]]
+    drops: list[tuple[int, ...]]
+    num_slots: int
+    constants: Constants
+    numbering: Numbering
+
+
 def lift_program(
     program: Program,
-    avals: list[Any],
-    diff: list[bool],
-    order: list[int],
-    hoisted: Any,
-    inputs: Any,
-    rules: Any,
-) -> tuple[Lifter, int]:
-    """Lift a program, starting again whenever an equation must join a region."""
+    source: Source,
+    captured: Sequence[ArrayLike],
+    rules: dict[str, Callable] | None,
+    seen: Seen | None,
+) -> tuple[Lifter, list[np.ndarray]]:
+    """Lift a program, starting again whenever an equation must join a region; also the ids of its outputs.
+
+    Args:
+        captured: what the function captures, then the arguments that are no variables.
+        seen: an empty one, to remember the values of variables for `outputs`.
+    """
     forced: set[int] = set()
-    prepared: dict[Any, Any] = {}
+    prepared: dict[tuple[int, tuple[bool, ...]], tuple[Program, Program]] = {}
     while True:
         lifter = Lifter(rules)
         lifter.forced, lifter.prepared = forced, prepared
+        lifter.seen = None if seen is None else Seen(seen.share)
         consts = [
             lifter.constants.add_input(None if isinstance(v, Tracer) else v, np.shape(v), jax.typeof(v).dtype)
-            for v in inputs
+            for v in captured
         ]
-        lifter.hoisted = consts[: len(hoisted)]
-        moving = [a for a, d in zip(avals, diff, strict=True) if d]
+        lifter.hoisted = consts[: source.num_hoisted]
         blocks: dict[int, np.ndarray] = {}
-        for i in order:
-            shape = shape_of(moving[i])
-            ids = lifter.add_inputs(int(np.prod(shape, dtype=np.int64)), moving[i].dtype)
+        for i, aval in zip(source.order, source.variables, strict=True):
+            shape = shape_of(aval)
+            ids = lifter.add_inputs(int(np.prod(shape, dtype=np.int64)), aval.dtype)
             blocks[i] = ids.reshape(1, *shape)
-        variables, others = iter(blocks[i] for i in range(len(moving))), iter(consts[len(hoisted) :])
-        values = [next(variables) if d else next(others) for d in diff]
+        variables, others = iter(blocks[i] for i in range(len(blocks))), iter(consts[source.num_hoisted :])
+        values = [next(variables) if d else next(others) for d in source.diff]
         try:
-            (out,) = lifter.run(lifter.prepare(program, values), values)
+            outs = lifter.run(lifter.prepare(program, values), values)
         except NeedRegion as need:
-            added = need.candidates(forced)
-            forced = forced | {added}
+            forced = forced | {need.candidates(forced)}
             continue
-        return lifter, int(lifter.ids(out).ravel()[0])
+        return lifter, [lifter.ids(out).ravel() for out in outs]
 
 
-def condense(lifter: Lifter, root: int, num_inputs: int, dtype: Any) -> tuple[list[Family], list, list, int]:
-    """Turn the scalar graph into families: peel the tail, fuse, group, number the slots."""
+def condense(lifter: Lifter, root: int, keep: np.ndarray, num_inputs: int, dtype: np.dtype) -> Condensed:
+    """Turn the scalar graph into families: peel the tail, fuse, group, number the slots.
+
+    Args:
+        root: id of the objective.
+        keep: ids that must be slots, whether or not the objective needs them.
+    """
     pool, constants = lifter.pool, lifter.constants
     carried = pool.resolve()
+    root, *kept = pool.follow(pool.target, np.array([root, *keep], np.int32)).tolist()
+    carried[[i for i in kept if i >= 0]] = True
     carried[:num_inputs] = False
-    if root >= 0 and pool.alias:
-        root = int(pool.target[root])
     ids, weights, bias = peel(pool, constants, root, carried, dtype)
     live = live_scalars(pool, ids, carried)
     fuser = Fuser(pool, constants, live, carried)
     fuser.run(ids)
     groups = Groups(pool, constants, fuser)
     groups.run()
+    size = pool.size
     assembler = Assembler(pool, constants, fuser, groups, dtype)
-    assembler.collect(ids, weights, bias)
+    assembler.collect(ids, weights, bias, carried)
     assembler.merge_single_losses()
     num_slots = assembler.number_slots(num_inputs)
     families, columns, drops = assembler.write()
-    return families, columns, drops, num_slots
+    held = {constant: int(assembler.slot_of[i]) for constant, i in assembler.fixed_slots.items()}
+    numbering = Numbering(pool.target, assembler.slot_of[:size], held)
+    return Condensed(families, columns, drops, num_slots, constants, numbering)

@@ -10,106 +10,56 @@ import contextlib
 import dataclasses
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from gnewt._errors import TraceError, explain_error, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
 from gnewt.trace import calls, elementwise, indexing, linear, loops, movement
+from gnewt.trace.aux import Aux, Keep, split_aux
 from gnewt.trace.captures import fingerprint, same_captures
-from gnewt.trace.condense import condense, lift_program
-from gnewt.trace.constants import Const, Constants
-from gnewt.trace.jaxpr import Program, effectful, flatten_jaxpr, run_program, trace_jaxpr, where_of
-from gnewt.trace.lift import differentiated_vars
+from gnewt.trace.condense import Source, condense, lift_program
+from gnewt.trace.entry import Entry, Found, make_replay
+from gnewt.trace.jaxpr import Closed, Lit, Program, drop_dead, effectful, flatten_jaxpr, trace_jaxpr, where_of
+from gnewt.trace.lift import Seen, differentiated_vars
+from gnewt.trace.outputs import find_outputs
 from gnewt.trace.rules import is_float
 
 _RULE_MODULES = (calls, elementwise, indexing, linear, loops, movement)
 """Imported for the rules they register."""
 
 
-@dataclasses.dataclass(eq=False)
-class _Entry:
-    """One structure in the cache, and how to fill its data columns."""
-
-    structure: Structure
-    constants: Constants
-    columns: list[tuple[Const, ...]]
-    drops: list[tuple[int, ...]]
-    replay: Callable[[Sequence[Any], Any], Any]
-    """f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure."""
-    num_equations: int
-    last: tuple[tuple[Any, ...], Data] | None = None
-    """Captured values and data of the last concrete call."""
-
-    def data(self, inputs: Sequence[Any]) -> Data | None:
-        """Compute the data columns from current values; None if a value that shaped the structure differs."""
-        if self.last is not None and _all_same(self.last[0], inputs):
-            return self.last[1]
-        if any(isinstance(v, Tracer) for v in inputs):
-            return self._columns(inputs)
-        with jax.ensure_compile_time_eval():  # known values stay known inside jit
-            data = self._columns(inputs)
-        if data is not None:
-            self.last = (tuple(inputs), data)
-        return data
-
-    def _columns(self, inputs: Sequence[Any]) -> Data | None:
-        values, same = self.constants.run(inputs)
-        if not same:
-            return None
-        return tuple(
-            tuple(
-                jnp.asarray(values[c.index][0] if d else values[c.index])
-                for c, d in zip(columns, drop, strict=True)
-            )
-            for columns, drop in zip(self.columns, self.drops, strict=True)
-        )
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class Found:
-    """A structure with its data at one call, and the function it was read from."""
+class _Read:
+    """f as a program at arguments of some shapes."""
 
-    structure: Structure
-    data: Data
-    replay: Callable[[Sequence[Any], Any], Any]
-    """(captured values, flat inputs) ↦ f; one object per structure, so that compiled code is reused."""
-    captured: list[Any]
-    num_equations: int
-    """Equations that a replay runs one after the other: what it costs to compile."""
-
-
-def _replay(
-    program: Program, structure: Structure, diff: list[bool], order: list[int], num_hoisted: int
-) -> Callable:
-    """Make f as a function of captured values and flat inputs, by replaying its jaxpr."""
-
-    def replay(captured: Sequence[Any], x: Any) -> Any:
-        leaves = jax.tree_util.tree_leaves(structure.unravel(x))
-        moving = dict(zip(order, leaves, strict=True))
-        variables, others = iter(moving[i] for i in range(len(leaves))), iter(captured[num_hoisted:])
-        args = [next(variables) if d else next(others) for d in diff]
-        (value,) = run_program(program, args, captured[:num_hoisted])
-        return value.astype(x.dtype)
-
-    return replay
+    captures: list[tuple[str, object]] | None
+    """What f saw when it was traced."""
+    program: Program
+    """Its outputs: the objective, then the traced leaves of the auxiliary data."""
+    hoisted: list[ArrayLike]
+    """Captured values."""
+    aux: Aux | None
 
 
-def _all_same(old: Sequence[Any], new: Sequence[Any]) -> bool:
-    """Whether captured values are the same immutable objects; NumPy arrays may have been written to."""
-    return len(old) == len(new) and all(
-        a is b and (isinstance(a, jax.Array) or np.isscalar(a)) for a, b in zip(old, new, strict=True)
-    )
+@dataclasses.dataclass(eq=False)
+class _Store:
+    """What is known of one function with given options."""
+
+    programs: dict[Hashable, _Read] = dataclasses.field(default_factory=dict)
+    """By shapes and dtypes of the arguments: the latest alone."""
+    entries: dict[Hashable, list[Entry]] = dataclasses.field(default_factory=dict)
+    """By structural key; several where captured values shape the structure."""
 
 
-_structures: weakref.WeakKeyDictionary[Any, dict[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
-"""Structures by function; an entry dies with its function."""
+_structures: weakref.WeakKeyDictionary[Callable, dict[Hashable, _Store]] = weakref.WeakKeyDictionary()
+"""By function, then by options; an entry dies with its function."""
 
 
 def _x64() -> bool:
@@ -131,23 +81,32 @@ class TracedFunction:
         f: Callable,
         argnums: int | Sequence[int] = 0,
         has_aux: bool = False,
-        rules: dict[str, Any] | None = None,
+        rules: dict[str, Callable] | None = None,
+        keep: bool | str | Sequence[str] = (),
     ) -> None:
         self.f = f
         self.argnums = argnums if isinstance(argnums, int) else tuple(argnums)
         self.has_aux = has_aux
         self.rules = rules
-        store: dict[Any, dict[Any, Any]] = {}
+        self.keep: Keep = (
+            keep if isinstance(keep, bool) else (keep,) if isinstance(keep, str) else tuple(keep)
+        )
+        if self.keep and not has_aux:
+            raise TraceError(
+                explain_error(
+                    "keep is for auxiliary data, and has_aux is False",
+                    _function_line(f),
+                    "return (value, data) and use has_aux=True",
+                )
+            )
+        stores: dict[Hashable, _Store] = {}
         if rules is None:
             # Without a hash or weak references the cache lives with this object.
             with contextlib.suppress(TypeError):
-                store = _structures.setdefault(f, {})
-        self._entries = store.setdefault((self.argnums, has_aux), {})
-        self._programs: dict[Any, tuple[Any, Program, list[Any]]] = store.setdefault(
-            ("programs", self.argnums, has_aux), {}
-        )
+                stores = _structures.setdefault(f, {})
+        self._store = stores.setdefault((self.argnums, has_aux, self.keep), _Store())
 
-    def structure_for(self, args: Sequence[Any]) -> tuple[Structure, Data]:
+    def structure_for(self, args: Sequence[PyTree]) -> tuple[Structure, Data]:
         """Return the structure at these arguments (shapes and dtypes count) and its data now.
 
         Args:
@@ -156,52 +115,48 @@ class TracedFunction:
         found = self.find(args)
         return found.structure, found.data
 
-    def find(self, args: Sequence[Any]) -> Found:
+    def find(self, args: Sequence[PyTree]) -> Found:
         """Return the structure at these arguments, its data now, and f itself as a function of flat inputs."""
         args = tuple(args)
         chosen = self._chosen(args)
         leaves, tree = jax.tree_util.tree_flatten(args)
-        avals = [jax.typeof(leaf) for leaf in leaves]
-        diff = self._differentiated(args, chosen)
-        self._check_inputs(args, leaves, avals, diff)
-        structs = [
-            jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False)) for a in avals
-        ]
-        weak = tuple(getattr(a, "weak_type", False) for a in avals)
-        shapes = (tree, tuple((a.shape, a.dtype) for a in avals), weak, _x64())
-        program, hoisted = self._program(shapes, jax.tree_util.tree_unflatten(tree, structs))
-        inputs = [*hoisted, *[leaf for leaf, d in zip(leaves, diff, strict=True) if not d]]
-        dynamic = tuple(isinstance(v, Tracer) for v in inputs)
-        key = (tree, program.key, dynamic, tuple(diff), _x64())
-        for entry in self._entries.get(key, []):
-            data = entry.data(inputs)
-            if data is not None:
-                return Found(entry.structure, data, entry.replay, inputs, entry.num_equations)
-        entry = self._trace(program, args, chosen, diff, avals, hoisted, inputs)
-        self._entries.setdefault(key, []).append(entry)
-        data = entry.data(inputs)
-        assert data is not None
-        return Found(entry.structure, data, entry.replay, inputs, entry.num_equations)
+        structs = [_struct(leaf) for leaf in leaves]
+        diff = [i in chosen for i, arg in enumerate(args) for _ in jax.tree_util.tree_leaves(arg)]
+        self._check_inputs(args, structs, diff)
+        shapes = (tree, tuple((a.shape, a.dtype, a.weak_type) for a in structs), _x64())
+        read = self._read(shapes, jax.tree_util.tree_unflatten(tree, structs))
+        captured = [*read.hoisted, *[leaf for leaf, d in zip(leaves, diff, strict=True) if not d]]
+        dynamic = tuple(isinstance(v, Tracer) for v in captured)
+        key = (tree, read.program.key, read.aux, dynamic, tuple(diff), _x64())
+        entries = self._store.entries.setdefault(key, [])
+        for entry in entries:
+            found = entry.find(captured)
+            if found is not None:
+                return found
+        source = Source(structs, diff, _leaf_order(args, chosen), len(read.hoisted))
+        entries.append(self._trace(read, args, source, captured))
+        found = entries[-1].find(captured)
+        assert found is not None
+        return found
 
-    def _program(self, shapes: Any, structs: Any) -> tuple[Program, list[Any]]:
+    def _read(self, shapes: Hashable, structs: Sequence[PyTree]) -> _Read:
         """Trace f, unless nothing that it can see has changed since the last time."""
-        captures = fingerprint(self.f)
-        if shapes in self._programs:
-            before, program, hoisted = self._programs[shapes]
-            if same_captures(before, captures):
-                return program, hoisted
-        closed, out = trace_jaxpr(self.f, structs, self.has_aux)
-        self._check_outputs(closed, out)
-        hoisted = []
+        programs = self._store.programs
+        if shapes in programs and same_captures(programs[shapes].captures, fingerprint(self.f)):
+            return programs[shapes]
+        f, form = split_aux(self.f) if self.has_aux else (self.f, [])
+        closed, out = trace_jaxpr(f, structs)
+        self._check_outputs(closed, out[0] if self.has_aux else out)
+        hoisted: list[ArrayLike] = []
         program = flatten_jaxpr(closed, hoisted)
-        self._programs.pop(shapes, None)
+        programs.pop(shapes, None)
         # Taken anew: tracing may itself have changed what f sees (a counter).
-        captures = fingerprint(self.f)
-        if captures is not None and not any(isinstance(v, Tracer) for v in hoisted):
-            self._programs[shapes] = (captures, program, hoisted)
-        return program, hoisted
+        read = _Read(fingerprint(self.f), program, hoisted, form[0] if form else None)
+        if read.captures is not None and not any(isinstance(v, Tracer) for v in hoisted):
+            programs[shapes] = read
+        return read
 
-    def inputs_of(self, args: Sequence[Any]) -> PyTree:
+    def inputs_of(self, args: Sequence[PyTree]) -> PyTree:
         """Pick the differentiated arguments, in the form in which a step is returned."""
         if isinstance(self.argnums, int):
             return args[self.argnums]
@@ -209,7 +164,7 @@ class TracedFunction:
 
     # Checks
 
-    def _chosen(self, args: tuple[Any, ...]) -> tuple[int, ...]:
+    def _chosen(self, args: tuple[PyTree, ...]) -> tuple[int, ...]:
         numbers = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
         if any(not -len(args) <= i < len(args) for i in numbers):
             raise TraceError(
@@ -221,11 +176,9 @@ class TracedFunction:
             )
         return tuple(i % len(args) for i in numbers)
 
-    @staticmethod
-    def _differentiated(args: tuple[Any, ...], chosen: tuple[int, ...]) -> list[bool]:
-        return [i in chosen for i, arg in enumerate(args) for _ in jax.tree_util.tree_leaves(arg)]
-
-    def _check_inputs(self, args: Any, leaves: list[Any], avals: list[Any], diff: list[bool]) -> None:
+    def _check_inputs(
+        self, args: tuple[PyTree, ...], avals: Sequence[jax.ShapeDtypeStruct], diff: Sequence[bool]
+    ) -> None:
         names = _leaf_names(self.f, args)
         size = 0
         for aval, name, d in zip(avals, names, diff, strict=True):
@@ -254,7 +207,7 @@ class TracedFunction:
                 )
             )
 
-    def _check_outputs(self, closed: Any, out: Any) -> None:
+    def _check_outputs(self, closed: Closed, out: PyTree) -> None:
         leaves = jax.tree_util.tree_leaves(out)
         name = getattr(self.f, "__name__", "the function")
         if len(leaves) != 1 or leaves[0].shape != () or not is_float(leaves[0].dtype):
@@ -280,41 +233,45 @@ class TracedFunction:
     # Lifting
 
     def _trace(
-        self,
-        program: Program,
-        args: Any,
-        chosen: Any,
-        diff: list[bool],
-        avals: list[Any],
-        hoisted: Any,
-        inputs: Any,
-    ) -> _Entry:
-        in_avals = [a for a, d in zip(avals, diff, strict=True) if d]
-        names = [n for n, d in zip(_leaf_names(self.f, args), diff, strict=True) if d]
-        wanted = args[chosen[0]] if isinstance(self.argnums, int) else tuple(args[i] for i in chosen)
-        # Leaves in the order of argnums, which need not be the order of the arguments.
-        order = _leaf_order(args, chosen)
-        dtype = jnp.result_type(*[a.dtype for a in in_avals])
-        lifter, root = lift_program(program, avals, diff, order, hoisted, inputs, self.rules)
-        num_inputs = sum(int(np.prod(a.shape, dtype=np.int64)) for a in in_avals)
-        wanted_vars = [v for v, d in zip(program.ins, diff, strict=True) if d]
-        if root < 0 or differentiated_vars(program).isdisjoint(wanted_vars):
+        self, read: _Read, args: tuple[PyTree, ...], source: Source, captured: Sequence[ArrayLike]
+    ) -> Entry:
+        """Make the structure of the objective; auxiliary data plays no part in it but for what is kept."""
+        program = _part(read.program, read.program.outs[:1])
+        aux = read.program.outs[1:]
+        kept = read.aux.kept(self.keep, _function_line(self.f)) if read.aux is not None else []
+        # Integers and booleans cannot be slots.
+        kept = [flag and is_float(read.program.aval(v).dtype) for v, flag in zip(aux, kept, strict=True)]
+        asked = [v for v, flag in zip(aux, kept, strict=True) if flag]
+        lifted = _part(read.program, [*program.outs, *asked]) if asked else program
+        seen = None if read.aux is None else Seen(bool(asked))
+        lifter, ids = lift_program(lifted, source, captured, self.rules, seen)
+        root = int(ids[0][0])
+        moving = [v for v, d in zip(program.ins, source.diff, strict=True) if d]
+        if root < 0 or differentiated_vars(program).isdisjoint(moving):
             self._refuse_constant()
-        families, columns, drops, num_slots = condense(lifter, root, num_inputs, dtype)
-        if not any(f.k for f in families):
+        variables = source.variables
+        num_inputs = sum(int(np.prod(a.shape, dtype=np.int64)) for a in variables)
+        keep = np.concatenate([*ids[1:], np.zeros(0, np.int32)])
+        condensed = condense(lifter, root, keep, num_inputs, jnp.result_type(*[a.dtype for a in variables]))
+        if not any(f.k for f in condensed.families):
             self._refuse_constant()
+        outputs = None
+        if read.aux is not None:
+            outputs = read.aux.outputs(find_outputs(lifter, read.program, aux, condensed.numbering))
+        names = [n for n, d in zip(_leaf_names(self.f, args), source.diff, strict=True) if d]
         structure = Structure(
-            families=tuple(families),
+            families=tuple(condensed.families),
             num_inputs=num_inputs,
-            num_slots=num_slots,
-            in_tree=jax.tree_util.tree_structure(wanted),
-            in_avals=tuple(jax.ShapeDtypeStruct(in_avals[i].shape, in_avals[i].dtype) for i in order),
-            in_names=tuple(names[i] for i in order),
+            num_slots=condensed.num_slots,
+            in_tree=jax.tree_util.tree_structure(self.inputs_of(args)),
+            in_avals=tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in variables),
+            in_names=tuple(names[i] for i in source.order),
+            outputs=outputs,
         )
-        for family in families:
-            check_family(family, num_inputs, num_slots)
-        replay = _replay(program, structure, diff, order, len(hoisted))
-        return _Entry(structure, lifter.constants, columns, drops, replay, len(program.instrs))
+        for family in condensed.families:
+            check_family(family, num_inputs, condensed.num_slots)
+        replay = make_replay(program, structure, source)
+        return Entry(structure, condensed, replay, len(program.instrs))
 
     def _refuse_constant(self) -> None:
         name = getattr(self.f, "__name__", "the function")
@@ -327,13 +284,23 @@ class TracedFunction:
         )
 
 
-def trace_function(f: Callable, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> TracedFunction:
+def trace_function(
+    f: Callable,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    keep: bool | str | Sequence[str] = (),
+) -> TracedFunction:
     """Return f with its cache of structures; the cache is shared by all callers and dies with f."""
-    return TracedFunction(f, argnums, has_aux)
+    return TracedFunction(f, argnums, has_aux, keep=keep)
 
 
 def trace_graph(
-    f: Callable, *args: PyTree, argnums: int | Sequence[int] = 0, has_aux: bool = False, rules: Any = None
+    f: Callable,
+    *args: PyTree,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    keep: bool | str | Sequence[str] = (),
+    rules: dict[str, Callable] | None = None,
 ) -> Structure:
     """Find the computational structure of f at arguments of these shapes: slots and families.
 
@@ -343,19 +310,34 @@ def trace_graph(
         f: any JAX function of any pytrees that returns a real scalar.
         *args: its arguments; only those of `argnums` become inputs of the graph.
         argnums: which positional arguments are the variables.
-        has_aux: f returns (value, auxiliary data); the latter is ignored here.
+        has_aux: f returns (value, auxiliary data). `graph.outputs` then says which slots hold the auxiliary data.
+            The data plays no further part: slots and families are those of the value.
+        keep: which entries of the auxiliary data must be slots: names, where the data is a dict, or True for all of it.
+            Constants stay constants; integers and booleans cannot be slots.
         rules: replaces the table of rules (for tests).
 
     Returns:
         A `Structure` with the current values of everything that f captures.
     """
-    structure, data = TracedFunction(f, argnums, has_aux, rules).structure_for(args)
+    structure, data = TracedFunction(f, argnums, has_aux, rules, keep).structure_for(args)
     graph = dataclasses.replace(structure, data=data)
     check_structure(graph)
     return graph
 
 
-def _leaf_order(args: tuple[Any, ...], chosen: tuple[int, ...]) -> list[int]:
+def _part(program: Program, outs: Sequence[int | Lit]) -> Program:
+    """The part of a program that some of its outputs need."""
+    part = dataclasses.replace(program, outs=list(outs))
+    drop_dead(part)
+    return part
+
+
+def _struct(leaf: ArrayLike) -> jax.ShapeDtypeStruct:
+    aval = jax.typeof(leaf)
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
+
+
+def _leaf_order(args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> list[int]:
     """Positions of the differentiated leaves (counted in the order of args) in the order of argnums."""
     first, at = {}, 0
     for i, arg in enumerate(args):
@@ -366,7 +348,7 @@ def _leaf_order(args: tuple[Any, ...], chosen: tuple[int, ...]) -> list[int]:
     return [leaf for i in chosen for leaf in first[i]]
 
 
-def _leaf_names(f: Callable, args: tuple[Any, ...]) -> list[str]:
+def _leaf_names(f: Callable, args: tuple[PyTree, ...]) -> list[str]:
     try:
         params = list(inspect.signature(f).parameters)
     except (TypeError, ValueError):

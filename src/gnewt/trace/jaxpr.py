@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.extend.core as jex
@@ -31,6 +31,10 @@ _INLINED = {
     "checkpoint": "jaxpr",
 }
 """Calls that mean nothing but their body, and the parameter that holds it."""
+
+
+Closed: TypeAlias = jex.ClosedJaxpr | jex.Jaxpr
+"""A jaxpr with its constants; in jax 0.11 both are one object."""
 
 
 class Lit:
@@ -80,6 +84,10 @@ class Program:
     outs: list[Any]
     key: Any = None
 
+    def aval(self, v: Any) -> Any:
+        """Shape and dtype of a variable or a literal."""
+        return v if isinstance(v, Lit) else self.avals[v]
+
 
 @dataclasses.dataclass(frozen=True)
 class ScanSpec:
@@ -92,17 +100,9 @@ class ScanSpec:
     reverse: bool
 
 
-def trace_jaxpr(f: Callable, args: Sequence[Any], has_aux: bool) -> tuple[Any, Any]:
+def trace_jaxpr(f: Callable, args: Sequence[Any]) -> tuple[Any, Any]:
     """Trace f anew (JAX's own cache would return the constants of an earlier call); (jaxpr, output tree)."""
-
-    def fresh(*inner: Any) -> Any:
-        out = f(*inner)
-        if has_aux:
-            # The auxiliary data plays no part in the structure.
-            out, _ = out
-        return out
-
-    return jax.make_jaxpr(fresh, return_shape=True)(*args)
+    return jax.make_jaxpr(lambda *inner: f(*inner), return_shape=True)(*args)
 
 
 def flatten_jaxpr(closed: Any, hoisted: list[Any]) -> Program:
@@ -115,7 +115,7 @@ def flatten_jaxpr(closed: Any, hoisted: list[Any]) -> Program:
         program.ins.append(env[var])
     _inline(program, jaxpr, consts, env, hoisted)
     program.outs = [_operand(env, v) for v in jaxpr.outvars]
-    _drop_dead(program)
+    drop_dead(program)
     program.key = program_key(program)
     return program
 
@@ -196,7 +196,7 @@ def _tree_size(part: Any) -> int:
     return len(part) if hasattr(part, "__len__") else part.num_leaves
 
 
-def _drop_dead(program: Program) -> None:
+def drop_dead(program: Program) -> None:
     """Remove equations whose results nobody reads; side effects are refused before this matters."""
     live = {v for v in program.outs if isinstance(v, int)}
     kept = []

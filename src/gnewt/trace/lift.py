@@ -31,6 +31,18 @@ class Context:
     offset: int = 0
 
 
+@dataclasses.dataclass(eq=False)
+class Seen:
+    """The values of variables, as lifting left them."""
+
+    share: bool
+    """Whether equal outputs of a loop body are one: so that kept outputs do not double the slots of what is carried."""
+    runs: dict[int, tuple[Program, dict[int, Value]]] = dataclasses.field(default_factory=dict)
+    """Programs that were run, by the identity of their list of variables."""
+    loops: dict[int, tuple[Any, dict[int, Value]]] = dataclasses.field(default_factory=dict)
+    """For each lifted loop (by the identity of its equation) its `Loop`, and the values inside its body."""
+
+
 class Lifter:
     """Interprets programs. One per structure; the rules (tables) are replaceable."""
 
@@ -50,6 +62,8 @@ class Lifter:
         """The loops we are inside of."""
         self.detached = False
         """Whether the current equation reaches the outputs through zero-derivative operations only."""
+        self.seen: Seen | None = None
+        """What `outputs` asks for after lifting; None where there is no auxiliary data."""
 
     # Programs
 
@@ -70,9 +84,11 @@ class Lifter:
             ins = [self.literal(v) if isinstance(v, Lit) else env[v] for v in instr.ins]
             for var, value in zip(instr.outs, self.apply(instr, ins), strict=True):
                 env[var] = value
-            for v in last[i]:
+            for v in last[i] if self.seen is None else ():
                 env.pop(v, None)
         self.read_vars = outer
+        if self.seen is not None:
+            self.seen.runs[id(program.avals)] = (program, env)
         return [self.literal(v) if isinstance(v, Lit) else env[v] for v in program.outs]
 
     def prepare(self, program: Program, values: Sequence[Value]) -> Program:

@@ -186,7 +186,7 @@ def _finish(
         elif not loop.varying[j]:
             results.append(finals[j])
         else:
-            over_time = _over_time(lift.ids(outs[j]), batch, length)
+            over_time = stack_iterations(lift.ids(outs[j]), batch, length)
             if loop.sums[j]:
                 terms = np.moveaxis(
                     np.concatenate([_lead(lift.ids(loop.init[j]), batch)[:, None], over_time], 1), 1, -1
@@ -202,7 +202,7 @@ def _finish(
         elif isinstance(outs[o], Const):
             results.append(_stack_const(lift, outs[o], batch, spec))
         else:
-            over_time = _over_time(outs[o], batch, length)
+            over_time = stack_iterations(outs[o], batch, length)
             results.append(over_time[:, ::-1] if spec.reverse else over_time)
     return results
 
@@ -211,7 +211,7 @@ def _lead(ids: np.ndarray, batch: int) -> np.ndarray:
     return np.broadcast_to(ids, (batch, *ids.shape[1:]))
 
 
-def _over_time(ids: np.ndarray, batch: int, length: int) -> np.ndarray:
+def stack_iterations(ids: np.ndarray, batch: int, length: int) -> np.ndarray:
     return np.broadcast_to(ids, (batch * length, *ids.shape[1:])).reshape(batch, length, *ids.shape[1:])
 
 

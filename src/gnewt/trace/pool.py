@@ -116,6 +116,7 @@ class Pool:
         """
         target = np.arange(self.size, dtype=np.int32)
         carried = np.zeros(self.size, bool)
+        self.target = target
         if not self.alias:
             return carried
         for ids, defs in self.alias:

@@ -34,6 +34,8 @@ class Rolled:
     picks: list[tuple[int, int]]
     """(output of the body, repetition) for every value that is read outside; -1 for the last carry."""
     outs: list[int]
+    places: dict[int, tuple[int, int]]
+    """For every variable of the run the variable of the body, and the repetition."""
 
 
 def roll_program(program: Program, varying: set[int], inputs: Sequence[int]) -> Program:
@@ -303,6 +305,7 @@ def _finish(
         [ops for _, ops in slices.values()],
         picks,
         wanted,
+        {v: (inner[q, o], r) for v, (r, q, o) in place.items()},
     )
 
 

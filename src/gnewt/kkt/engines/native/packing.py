@@ -1,4 +1,6 @@
-"""A plan as the native engine reads it: one flat int32 array, made once per plan (cpp/plan_writer.cpp).
+"""A plan as the native engine reads it: one flat int32 array, made once per plan.
+
+cpp/plan_format.hpp defines the array, cpp/plan_writer.cpp writes it.
 
 A causal front has p pairs, q inputs and a separator of b slots, in the coordinates [p | q | b]. Its numbers go to five
 parts, each a matrix of its own:
@@ -24,7 +26,6 @@ from gnewt import _native
 from gnewt._errors import PlanError
 from gnewt.graph import Plan
 
-_MAX_REST = 11  # in the header, as cpp/engine/plan_view.hpp names it
 SLACK = 1.5
 """How much larger than planned the factor of a free plan may grow by delayed pivots and still be kept."""
 
@@ -34,7 +35,7 @@ class NativeLayout:
     """What the native engine needs of a plan."""
 
     array: np.ndarray
-    """int32: header, fronts, shapes, slots, positions of sources."""
+    """int32: see cpp/plan_format.hpp."""
     num_inputs: int
     num_unknowns: int
     num_sources: int
@@ -51,22 +52,22 @@ def lay_out_native(plan: Plan, num_sources: int) -> NativeLayout:
     fronts = (plan.parent, *tables, plan.entry_ptr, plan.entry_row, plan.entry_col)
     nonzeros = (plan.source, plan.target, plan.pair_entry, plan.input_entry)
     try:
-        array, numbers, integers = _native.lay_out_for_engine(
+        made = _native.lay_out_for_engine(
             plan.num_inputs, plan.num_slots, plan.causal, fronts, nonzeros, num_sources
         )
     except OverflowError as error:
         raise PlanError(str(error)) from None
     if plan.causal:
-        factor_size, index_size = max(numbers, 1), 4
+        factor_size, index_size = max(made.factor_size, 1), 4
     else:
-        factor_size, index_size = int(SLACK * numbers) + 64, int(SLACK * integers) + 68
+        factor_size, index_size = int(SLACK * made.factor_size) + 64, int(SLACK * made.index_size) + 68
     return NativeLayout(
-        array,
-        plan.num_inputs,
-        plan.num_unknowns,
-        num_sources,
-        factor_size,
-        index_size,
-        int(array[_MAX_REST]),
-        plan.causal,
+        array=made.array,
+        num_inputs=plan.num_inputs,
+        num_unknowns=plan.num_unknowns,
+        num_sources=num_sources,
+        factor_size=factor_size,
+        index_size=index_size,
+        largest_front=made.largest_front,
+        causal=plan.causal,
     )

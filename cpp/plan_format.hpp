@@ -1,0 +1,83 @@
+// The binary plan: one flat array of int32, written by plan_writer.cpp and read through engine/plan_view.hpp.
+//
+//     header    Header
+//     fronts    FrontRecord for every front, in postorder
+//     shapes    for every shape a ShapeRecord and its five lists: blocks [num_blocks] Block, diagonal [num_diag],
+//               pairs [num_pairs, 2], inputs [num_inputs], runs [num_runs] RunRecord
+//     slots     for every front [p + q + b] slots; free plans: [q + b] unknowns
+//     sources   for every front [num_blocks] positions at which its blocks begin, then [num_diag] positions
+//
+// A change of anything here is a new kPlanVersion. Plans are never stored, so the engine reads one version only.
+#pragma once
+#include <cstdint>
+
+namespace gnewt::plan_format {
+
+constexpr int32_t kPlanVersion = 3;
+
+// Places in the header.
+enum Header {
+    kVersion,
+    kNumFronts,
+    kNumInputs,
+    kNumSlots,
+    kIsCausal,
+    kFrontsAt,  // where the four parts after the header begin in the array
+    kShapesAt,
+    kSlotsAt,
+    kSourcesAt,
+    kNumSources,
+    kMaxPairs,  // largest p of a front, at least 1
+    kMaxRest,   // largest q + b of a front, at least 1
+    kRowsLow,   // lower 31 bits of: numbers in the rows of L of a causal plan where no pivot is moved (free plans: 0)
+    kRowsHigh,  // the bits above
+    kHeaderSize
+};
+
+struct FrontRecord {
+    int32_t shape, slots, sources;  // where those of this front begin, counted from kShapesAt, kSlotsAt, kSourcesAt
+    int32_t num_children;
+};
+
+// A front of p pairs, q inputs and a separator of b slots. All fronts that look alike share one shape.
+// A front of a free plan has p = 0, q = the number of unknowns to eliminate, b = the number of those that stay.
+struct ShapeRecord {
+    int32_t p, q, b;
+    int32_t flags;  // a sum of Flag
+    int32_t num_blocks, num_diag, num_pairs, num_inputs, num_runs;
+    // If positive: the first num_set blocks of R cover its first q rows once, and its other rows have no blocks.
+    int32_t num_set;
+};
+
+enum Flag {
+    kChildIsPairs = 1,   // the only child's separator is exactly the pairs: its Schur complement is used in place
+    kCross = 2,          // some entry couples a pair with an input or with the separator
+    kNested = 4,         // a pair reads another pair of the same front
+    kDenseJacobian = 8,  // the blocks cover F exactly once: no zeroing, no adding
+    kInputBelow = 16,    // the separator holds inputs, whose bounds go to the parent
+};
+
+// The part of a front that a block of sources goes to (kkt/engines/native/packing.py draws the parts).
+enum Kind { kF, kG, kPP, kC, kR };
+
+// Sources that are a rectangle or a packed triangle of one part. Element (i, j), j < len + i * dlen, is
+// sources[start + i * step + dstep * i * (i - 1) / 2 + j], where start stands in the front's list of sources.
+// The element goes to (row + i, col + j), or to (row + j, col + i) if transposed. Blocks are sorted by kind.
+struct Block {
+    int32_t kind, transposed, rows, len, dlen, step, dstep, row, col;
+};
+
+// `length` slots of the separator from `start` on lie side by side in the parent, from coordinate `place` on.
+// A run does not cross the end of the parent's pairs.
+struct RunRecord {
+    int32_t start, place, length;
+};
+
+// How many int32 a record takes in the array.
+template <class Record>
+constexpr int kInts = sizeof(Record) / sizeof(int32_t);
+
+static_assert(kInts<FrontRecord> == 4 && kInts<ShapeRecord> == 10 && kInts<Block> == 9 && kInts<RunRecord> == 3,
+              "records are read from the plan as they stand");
+
+}  // namespace gnewt::plan_format

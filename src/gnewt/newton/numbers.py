@@ -1,0 +1,62 @@
+"""Numbers of results: Python numbers where they are known, arrays inside jit and for a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from jax.core import Tracer
+
+from gnewt._typing import Array
+
+Real: TypeAlias = float | Array
+"""A real number of a result."""
+Count: TypeAlias = int | Array
+"""An integer (or a truth value) of a result."""
+RealLike: TypeAlias = int | float | np.number | Array
+"""A real number that a user gives."""
+
+
+class Inertia(NamedTuple):
+    """Numbers of positive, negative and zero eigenvalues of H + μI: integers, or traced inside jit."""
+
+    positive: Count
+    negative: Count
+    zero: Count
+
+
+def is_known(value: RealLike) -> bool:
+    """Whether a number is known, and one: neither inside jit nor a batch."""
+    return not isinstance(value, Tracer) and np.ndim(value) == 0
+
+
+def as_real(value: Array) -> Real:
+    """Turn a number into a float where it is known."""
+    return float(value) if is_known(value) else value
+
+
+def as_count(value: Array) -> Count:
+    """Turn a number into an integer where it is known."""
+    return int(value) if is_known(value) else value
+
+
+def as_inertia(counts: Array) -> Inertia:
+    """Name the three counts, the last axis of the array."""
+    return Inertia(*(as_count(counts[..., i]) for i in range(3)))
+
+
+def norm(x: Array) -> float:
+    """Euclidean norm as a Python float, safe against overflow of the squares."""
+    x = np.asarray(x, np.float64)
+    scale = float(np.max(np.abs(x), initial=0.0))
+    if scale == 0.0 or not np.isfinite(scale):
+        return scale
+    return scale * float(np.linalg.norm(x / scale))
+
+
+def show(name: str, code: Count, text: Callable[[], str]) -> str:
+    """What a prompt shows; numbers inside jit and batches are not looked at."""
+    if isinstance(code, Tracer):
+        return f"<{name} inside a transformation>"
+    return text() if np.ndim(code) == 0 else f"<{name} of shape {np.shape(code)}>"

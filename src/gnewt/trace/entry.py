@@ -1,0 +1,100 @@
+"""Entry: one structure in the cache of a function, and how its data columns follow from captured values.
+
+When something that the function captures has changed, the function is traced anew and an entry is found by its structural key.
+At every call the prelude is replayed where captured values are new.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from gnewt._typing import Array
+from gnewt.graph import Data, Structure
+from gnewt.trace.condense import Condensed, Source
+from gnewt.trace.jaxpr import Program, run_program
+
+Replay = Callable[[Sequence[ArrayLike], Array], Array]
+"""f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Found:
+    """A structure with its data at one call, and the function it was read from."""
+
+    structure: Structure
+    data: Data
+    replay: Replay
+    """One object per structure, so that compiled code is reused."""
+    captured: list[ArrayLike]
+    num_equations: int
+    """Equations that a replay runs one after the other: what it costs to compile."""
+
+
+@dataclasses.dataclass(eq=False)
+class Entry:
+    """One structure, and how to fill its data columns."""
+
+    structure: Structure
+    condensed: Condensed
+    replay: Replay
+    num_equations: int
+    last: tuple[tuple[ArrayLike, ...], Data] | None = None
+    """Captured values and data of the last concrete call."""
+
+    def find(self, captured: list[ArrayLike]) -> Found | None:
+        """Compute the data columns from current values; None if a value that shaped the structure differs."""
+        data = self._data(captured)
+        return (
+            None if data is None else Found(self.structure, data, self.replay, captured, self.num_equations)
+        )
+
+    def _data(self, captured: Sequence[ArrayLike]) -> Data | None:
+        if self.last is not None and _all_same(self.last[0], captured):
+            return self.last[1]
+        if any(isinstance(v, Tracer) for v in captured):
+            return self._columns(captured)
+        with jax.ensure_compile_time_eval():  # known values stay known inside jit
+            data = self._columns(captured)
+        if data is not None:
+            self.last = (tuple(captured), data)
+        return data
+
+    def _columns(self, captured: Sequence[ArrayLike]) -> Data | None:
+        values, same = self.condensed.constants.run(captured)
+        if not same:
+            return None
+        return tuple(
+            tuple(
+                jnp.asarray(values[c.index][0] if d else values[c.index])
+                for c, d in zip(columns, drop, strict=True)
+            )
+            for columns, drop in zip(self.condensed.columns, self.condensed.drops, strict=True)
+        )
+
+
+def make_replay(program: Program, structure: Structure, source: Source) -> Replay:
+    """Make f as a function of captured values and flat inputs, by replaying its jaxpr."""
+
+    def replay(captured: Sequence[ArrayLike], x: Array) -> Array:
+        leaves = jax.tree_util.tree_leaves(structure.unravel(x))
+        moving = dict(zip(source.order, leaves, strict=True))
+        variables, others = iter(moving[i] for i in range(len(leaves))), iter(captured[source.num_hoisted :])
+        args = [next(variables) if d else next(others) for d in source.diff]
+        (value,) = run_program(program, args, captured[: source.num_hoisted])
+        return value.astype(x.dtype)
+
+    return replay
+
+
+def _all_same(old: Sequence[ArrayLike], new: Sequence[ArrayLike]) -> bool:
+    """Whether captured values are the same immutable objects; NumPy arrays may have been written to."""
+    return len(old) == len(new) and all(
+        a is b and (isinstance(a, jax.Array) or np.isscalar(a)) for a, b in zip(old, new, strict=True)
+    )
