@@ -1,6 +1,6 @@
 """The nouns: slots, families, structures and plans, with their invariants; and the hand-written Graph."""
 
-from gnewt.graph.affine import Index, IndexMaker, Maps, take_places
+from gnewt.graph.affine import Index, IndexMaker, Maps, distinct_rows, take_places
 from gnewt.graph.builder import Graph, Handle
 from gnewt.graph.evaluate import UNROLL, apply_family, evaluate, forward, objective
 from gnewt.graph.family import Family, check_family
@@ -34,6 +34,7 @@ __all__ = [
     "check_plan",
     "check_structure",
     "constant_output",
+    "distinct_rows",
     "evaluate",
     "find_loops",
     "forward",

@@ -245,6 +245,15 @@ Maps = Sequence[Array]
 """The index arrays that have no strided form, as arguments of compiled functions."""
 
 
+def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First rows of each kind, and the kind of every row. Hashes bytes: np.unique would compare columns."""
+    number: dict[bytes, int] = {}
+    kind = np.array([number.setdefault(row.tobytes(), len(number)) for row in table], np.int64)
+    first = np.full(len(number), len(table), np.int64)
+    np.minimum.at(first, kind, np.arange(len(table)))
+    return first, kind
+
+
 class IndexMaker:
     """Prepares index vectors and tables; collects the arrays that compiled functions take as arguments."""
 

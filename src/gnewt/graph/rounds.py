@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gnewt.graph.affine import Index, IndexMaker, Table
+from gnewt.graph.affine import Index, IndexMaker, Table, distinct_rows
 from gnewt.graph.family import Family
 from gnewt.graph.schedule import Segment
 
@@ -101,7 +101,8 @@ def make_rounds(
     if first is None:
         return None
     fixed = np.unique(columns[0][kind == _FIXED])
-    moving, which = _distinct_columns(columns[:, kind == _MOVING])
+    moving = columns[:, kind == _MOVING]
+    first_moving, which = distinct_rows(moving.T)
     q = slots.shape[1]
     # Places in the pool: state, slots of the round, fixed, moving.
     pool = np.zeros(len(kind), np.int64)
@@ -114,6 +115,24 @@ def make_rounds(
     pool[kind == _MOVING] = len(state) + q + len(fixed) + which
     shift = np.array([order[ell - 1, w] if ell > 1 else len(state) + w for ell, w in state], np.int64)
 
+    return Rounds(
+        repeats,
+        _make_steps(segment, families, pool, place, maker),
+        len(state),
+        maker.index(np.array(first, np.int64)),
+        shift,
+        maker.index(shift),
+        maker.index(fixed),
+        maker.table(moving[:, first_moving]),
+        maker.table(slots),
+        bool(defined[slots].any()),
+    )
+
+
+def _make_steps(
+    segment: Segment, families: Sequence[Family], pool: np.ndarray, place: np.ndarray, maker: IndexMaker
+) -> tuple[RoundStep, ...]:
+    """Prepare the steps of a round from the places of all its arguments (`pool`) and outputs (`place`)."""
     steps = []
     at_arg = at_out = begun = 0
     for f, rows in zip(segment.families, segment.rows, strict=True):
@@ -126,18 +145,7 @@ def make_rounds(
         table, target = maker.table(take, _MAX_SLICES), maker.table(put, _MAX_SLICES)
         steps.append(RoundStep(f, count, maker.index(rows), take, table, put, target, begun, end, is_new))
         begun = end
-    return Rounds(
-        repeats,
-        tuple(steps),
-        len(state),
-        maker.index(np.array(first, np.int64)),
-        shift,
-        maker.index(shift),
-        maker.index(fixed),
-        maker.table(moving),
-        maker.table(slots),
-        bool(defined[slots].any()),
-    )
+    return tuple(steps)
 
 
 def _number_outputs(outs: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -203,11 +211,3 @@ def _state(
                 return [], None
     state = sorted((ell, w) for w, d in longest.items() for ell in range(1, d + 1))
     return state, [starts.get(key, 0) for key in state]
-
-
-def _distinct_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct columns in order of appearance, and which of them each column is."""
-    keys: dict[bytes, int] = {}
-    which = [keys.setdefault(column.tobytes(), len(keys)) for column in np.ascontiguousarray(table.T)]
-    first = {w: j for j, w in reversed(list(enumerate(which)))}
-    return table[:, [first[w] for w in range(len(keys))]], np.array(which, np.int64)

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from gnewt.graph import Family, Structure
+from gnewt.graph import Family, Structure, distinct_rows
 from gnewt.plan.adjacency import Adjacency
 
 
@@ -118,7 +118,7 @@ def _signatures(structure: Structure) -> np.ndarray:
             roles.append((family.outs, family.jac_pattern))
         for r, (slots, bits) in enumerate(roles):
             if slots.size:
-                classes = _distinct_rows(bits)[1].astype(np.uint64)
+                classes = distinct_rows(bits)[1].astype(np.uint64)
                 seed = np.uint64(2 * f + r + 1)
                 words = _mix(_mix(instance + seed * np.uint64(1 << 40))[:, None] + classes[None, :])
                 np.add.at(signature, slots, words)
@@ -151,14 +151,5 @@ def _couplings(family: Family, vertex: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 def _distinct_columns(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Drop repeated columns: a state of 12 scalars is one vertex in every instance."""
-    first, column_of = _distinct_rows(table.T)
+    first, column_of = distinct_rows(table.T)
     return table[:, first], column_of
-
-
-def _distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First rows of each kind, and the kind of every row. Hashes bytes: np.unique would compare columns."""
-    number: dict[bytes, int] = {}
-    kind = np.array([number.setdefault(row.tobytes(), len(number)) for row in table], np.int64)
-    first = np.full(len(number), len(table), np.int64)
-    np.minimum.at(first, kind, np.arange(len(table)))
-    return first, kind

@@ -112,17 +112,30 @@ def _assemble(
     ids: np.ndarray, terms: list[Term], messages: list[BagMessage]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Add the edges and messages of a bag label-wise: Q̃, G̃ and the numbers of the stacked rows."""
-    position = {int(s): j for j, s in enumerate(ids)}
-    parts = [(t.scalars, t.rows, t.Q, t.G) for t in terms] + [(m.ids, m.rows, m.Q, m.G) for m in messages]
-    rows = np.concatenate([np.zeros(0, np.int64), *(part[1] for part in parts)])
-    Q, G = np.zeros((len(ids), len(ids))), np.zeros((len(rows), len(ids)))
-    top = 0
-    for scalars, part_rows, Q_part, G_part in parts:
-        at = np.array([position[s] for s in scalars.tolist()], np.int64)
-        Q[np.ix_(at, at)] += Q_part
-        G[top : top + len(part_rows), at] = G_part
-        top += len(part_rows)
+    parts = [(t.rows, t.scalars, t.G) for t in terms] + [(m.rows, m.ids, m.G) for m in messages]
+    G, rows, columns = stack_rows(ids, parts)
+    Q = np.zeros((len(ids), len(ids)))
+    for at, part in zip(columns, [*terms, *messages], strict=True):
+        Q[np.ix_(at, at)] += part.Q
     return Q, G, rows
+
+
+def stack_rows(
+    ids: np.ndarray, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+    """Put rows of constraints under one another: G over `ids`, the numbers of its rows, the columns of each part.
+
+    Args:
+        parts: (numbers of the rows, coordinates, the rows over these coordinates).
+    """
+    position = {int(s): j for j, s in enumerate(ids)}
+    columns = [np.array([position[s] for s in scalars.tolist()], np.int64) for _, scalars, _ in parts]
+    names = np.concatenate([np.zeros(0, np.int64), *(rows for rows, _, _ in parts)])
+    G, top = np.zeros((len(names), len(ids))), 0
+    for (rows, _, part), at in zip(parts, columns, strict=True):
+        G[top : top + len(rows), at] = part
+        top += len(rows)
+    return G, names, columns
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

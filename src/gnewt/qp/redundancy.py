@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gnewt.plan.tree import TreeDecomposition
-from gnewt.qp.gather import Factorization, assign_terms
+from gnewt.qp.gather import Factorization, assign_terms, stack_rows
 from gnewt.qp.problem import NumberedQP
 
 KEEP_EARLY = 0.1
@@ -29,8 +29,7 @@ def find_redundant(problem: NumberedQP, tree: TreeDecomposition, factor: Factori
         num_new = pivot.num_null + pivot.num_delayed
         ids = np.concatenate([front.interior, front.kept[num_new:]])
         parts = [(t.rows, t.scalars, t.G) for t in terms[i]] + inbox[i]
-        names = np.concatenate([np.zeros(0, np.int64), *(part[0] for part in parts)])
-        G = _stack(ids, parts, len(names))
+        G, names, _ = stack_rows(ids, parts)
         order = np.argsort(names)
         names, G = names[order], G[order]
         Gx = np.concatenate([G[:, :k] @ pivot.T, G[:, k:]], axis=1)
@@ -57,15 +56,3 @@ def choose_rows(A: np.ndarray, rank: int) -> np.ndarray:
         q = A[j] / size[j]
         A -= np.outer(A @ q, q)
     return np.flatnonzero(~free)
-
-
-def _stack(
-    ids: np.ndarray, parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]], num_rows: int
-) -> np.ndarray:
-    position = {int(s): j for j, s in enumerate(ids)}
-    G = np.zeros((num_rows, len(ids)))
-    top = 0
-    for rows, scalars, part in parts:
-        G[top : top + len(rows), [position[s] for s in scalars.tolist()]] = part
-        top += len(rows)
-    return G
