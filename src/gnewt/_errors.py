@@ -22,9 +22,6 @@ class GnewtError(ValueError):
     def __init__(self, what: str, where: str = "", remedy: str = "") -> None:
         super().__init__(explain_error(what, where, remedy))
 
-    def __init__(self, what: str, where: str = "", remedy: str = "") -> None:
-        super().__init__(explain_error(what, where, remedy))
-
 
 class GraphError(GnewtError):
     """A graph (or a value given to it) that breaks an invariant."""
