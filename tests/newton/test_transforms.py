@@ -141,7 +141,7 @@ def test_the_residual_costs_nothing_where_nobody_reads_it():
     def ops(full):
         step = gnewt.newton_step(cost, full_output=full)
         f = jax.jit(lambda u: step(u)[0] if full else step(u))
-        # Instructions, not lines: a program from the shared cache comes without the tables of source lines.
+        # Instructions, not lines: a program from the cache of conftest.py comes without the tables of source lines.
         return f.lower(US).compile().as_text().count(" = ")
 
     assert ops(True) == ops(False)
