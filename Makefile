@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11 python,$(shell \
 	$(p) -c 'import sys; print("$(p)" if sys.version_info >= (3, 11) else "")' 2>/dev/null)))
 BENCH := .bench-venv
-PYTEST_ARGS ?= -n 2
+# Each worker begins with one half of the list, so that tests of one file share what is compiled; at the end they share the rest.
+PYTEST_ARGS ?= -n 2 --dist worksteal
 CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp cpp/*/*.inc)
 SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 

@@ -1,6 +1,8 @@
-"""Test set-up: float64, one thread for each worker, jaxtyping annotations executed."""
+"""Test set-up: float64, one thread for each worker, equal programs compiled once, jaxtyping annotations executed."""
 
 import os
+import shutil
+import tempfile
 
 # Before JAX and NumPy load: with `-n 2` every worker would otherwise start a pool as wide as the machine.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -21,5 +23,20 @@ from jaxtyping import install_import_hook
 
 jax.config.update("jax_enable_x64", True)
 
+# Functions that tests define anew compile to programs that are often equal: a worker keeps what it compiled in a folder
+# of its own until it ends. (JAX does not write such files at once, so that two workers cannot share a folder.)
+# GNEWT_TEST_CACHE=0 compiles every program where it is used.
+_PROGRAMS = None
+if os.environ.get("GNEWT_TEST_CACHE", "1") != "0":
+    _PROGRAMS = tempfile.mkdtemp(prefix="gnewt-tests-")
+    jax.config.update("jax_compilation_cache_dir", _PROGRAMS)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
 # Stays installed: every module of gnewt that a test imports from here on is checked when it is called.
 install_import_hook("gnewt", "beartype.beartype")
+
+
+def pytest_unconfigure():
+    if _PROGRAMS is not None:
+        shutil.rmtree(_PROGRAMS, ignore_errors=True)

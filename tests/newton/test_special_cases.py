@@ -124,7 +124,9 @@ def test_inertia_does_not_depend_on_the_scale_of_the_objective(scale):
     _, info = gnewt.newton_step(g, full_output=True)(values)
     assert info.status == "ok"
     flat = np.concatenate(values)
-    assert info.inertia == inertia_of(np.asarray(jax.hessian(lambda x: g(list(x.reshape(12, 2))))(flat)))
+    assert info.inertia == inertia_of(
+        np.asarray(jax.jit(jax.hessian(lambda x: g(list(x.reshape(12, 2)))))(flat))
+    )
     flat = gnewt.Graph()
     a, b = flat.input(name="a"), flat.input(name="b")
     flat.loss(lambda c, a, b: c * (a + b) ** 2, scale, a, b)
@@ -186,7 +188,7 @@ def test_large_random_float64_factor_solves_many_right_hand_sides():
     g, values = chain(lambda g, t, x, u: g.loss(quadratic_cost, x, u), lambda g, x: None)
     factor = gnewt.factorize(g)(values)
     flat = np.concatenate(values)
-    h = np.asarray(jax.hessian(lambda x: g(list(x.reshape(12, 2))))(flat))
+    h = np.asarray(jax.jit(jax.hessian(lambda x: g(list(x.reshape(12, 2)))))(flat))
     b = [np.ones(2) * t for t in range(12)]
     assert np.allclose(h @ flatten(factor.solve(b)), np.concatenate(b), atol=1e-11)
     assert np.allclose(flatten(factor.marginal_variances()), np.diagonal(np.linalg.inv(h)), rtol=1e-9)
@@ -197,7 +199,7 @@ def test_samples_have_the_inverse_hessian_as_covariance():
     factor = gnewt.factorize(g, order="causal", engine="reference")(values)
     # The map from noise to samples is linear: its Gram matrix is the covariance, without statistics.
     root = factor.numbers.factor.correlate(np.eye(6))
-    h = np.asarray(jax.hessian(lambda x: g(list(x.reshape(3, 2))))(np.concatenate(values)))
+    h = np.asarray(jax.jit(jax.hessian(lambda x: g(list(x.reshape(3, 2)))))(np.concatenate(values)))
     assert np.allclose(root @ root.T, np.linalg.inv(h), atol=1e-12)
     draw = factor.sample(jax.random.PRNGKey(0))
     assert [d.shape for d in draw] == [(2,)] * 3
@@ -217,7 +219,7 @@ def test_noise_does_not_pile_up_along_a_long_band(order):
     step, info = gnewt.newton_step(f, order=order, full_output=True)(x)
     assert info.status == "ok"
     assert info.inertia == (500, 0, 0)
-    h, g = np.asarray(jax.hessian(f)(x)), np.asarray(jax.grad(f)(x))
+    g, h = (np.asarray(a) for a in jax.jit(lambda x: (jax.grad(f)(x), jax.hessian(f)(x)))(x))
     assert backward_error(h, np.asarray(step), g) <= 1e-12
 
 
