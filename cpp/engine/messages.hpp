@@ -169,11 +169,11 @@ private:
     // Add the right-hand sides and sizes of one run, whose first row has the place `home`.
     GNEWT_INLINE void add_run(const Received& from, const RunRecord& rows, int64_t home, const Rhs<T>& rhs,
                               T* sizes) const {
-        for (int64_t i = 0, row = from.delayed + rows.start; i < rows.length; ++i, ++row) {
-            T* to = rhs.at + (home + i) * rhs.row_step;
-            for (int64_t j = 0; j < columns; ++j) to[j * rhs.column_step] += from.carried[row * columns + j];
-            sizes[home + i] += from.sizes[row];
-        }
+        const int64_t row = from.delayed + rows.start, length = rows.length;
+        for (int64_t j = 0; j < columns; ++j)
+            for (int64_t i = 0; i < length; ++i)
+                rhs.at[(home + i) * rhs.row_step + j * rhs.column_step] += from.carried[(row + i) * columns + j];
+        for (int64_t i = 0; i < length; ++i) sizes[home + i] += from.sizes[row + i];
     }
 
     // Add the rows of delayed unknowns to R, from row `at` on.

@@ -111,12 +111,8 @@ struct Stage {
         for (int32_t k = 0; k < s.num_blocks; ++k) {
             const Part part{k, s.blocks[k].step, s.blocks[k].dstep};
             switch (role_of(s.blocks[k])) {
-                case Role::kJacobianOfInputs:
-                    on_inputs = part, f_u = true;
-                    break;
-                case Role::kJacobianOfStates:
-                    on_states = part, f_x = true;
-                    break;
+                case Role::kJacobianOfInputs: on_inputs = part, f_u = true; break;
+                case Role::kJacobianOfStates: on_states = part, f_x = true; break;
                 case Role::kPairs:
                     if (num_pairs == kMost) return false;
                     pairs[num_pairs++] = part;
@@ -129,8 +125,7 @@ struct Stage {
                     if (num_inputs == kMost) return false;
                     inputs[num_inputs++] = part;
                     break;
-                case Role::kOther:
-                    return false;
+                case Role::kOther: return false;
             }
         }
         return f_u && f_x && num_cross && num_inputs;

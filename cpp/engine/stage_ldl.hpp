@@ -99,7 +99,8 @@ GNEWT_INLINE bool eliminate_stage(const Rows<T>& rows, int64_t q, const StagePro
         use_pivots_before(rows, 0, q, at, pivots);
     }
     if (!passes(rows, q, 0, q, tests)) return false;
-    multiply_less<T, FIXED>(n - q, stage.rest, {q, {rows.out + q, n}, {rows.r + at, ld}}, schur);
+    const Term<T> rest = stage.rest;  // a copy, so that `stage` need not be in memory
+    multiply_less<T, FIXED>(n - q, rest, {q, {rows.out + q, n}, {rows.r + at, ld}}, schur);
     if (count_pivots<T, Q>(rows.out, q, n, tally)) add_subtracted(rows.out, q, n, rows.size + rows.gap);
     return true;
 }
