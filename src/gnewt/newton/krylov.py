@@ -139,7 +139,8 @@ def _grow(s: _Lanczos, empty: _Lanczos) -> _Lanczos:
     """Go on with the memory of a larger empty one."""
 
     def pad(old: Array, new: Array) -> Array:
-        return jnp.pad(old, [(0, more - few) for few, more in zip(old.shape, new.shape, strict=True)])
+        room = [(0, more - few, 0) for few, more in zip(old.shape, new.shape, strict=True)]
+        return jax.lax.pad(old, jnp.zeros((), old.dtype), room)
 
     return jax.tree.map(pad, s, empty)._replace(done=empty.done, full=empty.full)
 

@@ -37,7 +37,7 @@ class _Direction(NamedTuple):
     """Factorisations."""
 
 
-class _Proposed(NamedTuple):
+class _OnLine(NamedTuple):
     """What `propose` tells `settle`."""
 
     tried: Tried
@@ -82,12 +82,12 @@ class LineSearch:
 
         noise, longest = noise_of(task, at.models), at.memory.longest
         tried = backtrack(value, at.x, line, noise, self.armijo, longest, self.max_halvings)
-        rest = _Proposed(tried, line, found)
+        rest = _OnLine(tried, line, found)
         return Proposal(tried.found, found.definite & tried.passed, found.tries, tried.evaluations, rest)
 
     def settle(self, task: Task, at: Iterate, proposal: Proposal, after: LocalModels) -> Move:
         """Take the step, unless derivatives are not finite there, or nothing is gained within rounding."""
-        rest: _Proposed = proposal.rest
+        rest: _OnLine = proposal.rest
         tried, line, found = rest
         noise = noise_of(task, at.models)
         trial = Trial(line.before, tried.value, line.promises(tried.length), noise)

@@ -56,7 +56,10 @@ class System:
     curvature: str
     engine: Prepared
     why_engine: str
-    order: SlotOrder = "auto"
+    run_factor_solve: Callable[..., tuple[Array, Elimination]]
+    """The engine's functions, compiled. Integers come as operands, so that they are not baked in."""
+    run_solve: Callable[..., Array]
+    order: SlotOrder
     """The elimination order that was asked for: a name, or slots."""
     bound: Operands | None = None
 
@@ -91,13 +94,13 @@ class System:
     def factor_solve(self, models: LocalModels, shift: RealLike, rhs: Array) -> tuple[Array, Elimination]:
         """Eliminate K for H + shift·I and solve for rhs[N] or rhs[N, columns]."""
         columns = rhs.reshape(len(rhs), -1)
-        done = self._factor_solve(self.arrays, models.sources, shift, columns)
+        done = self.run_factor_solve(self.arrays, models.sources, shift, columns)
         return done[0].reshape(rhs.shape), done[1]
 
     def solve(self, models: LocalModels, elimination: Elimination, rhs: Array) -> Array:
         """Solve for another right-hand side."""
         columns = rhs.reshape(len(rhs), -1)
-        return self._solve(self.arrays, models.sources, elimination, columns).reshape(rhs.shape)
+        return self.run_solve(self.arrays, models.sources, elimination, columns).reshape(rhs.shape)
 
     def derivatives(self, point: Point, v: Array) -> tuple[Array, Array, Array]:
         """Compute (f, g, H·v) by JAX from the objective itself, independently of the local models."""
@@ -112,18 +115,6 @@ class System:
     def nonfinite(self, point: Point, models: LocalModels) -> tuple[str, str] | None:
         """Name the first value or derivative that is not finite."""
         return first_nonfinite(self.structure, point.data, models)
-
-    # Integers come as operands, so that they are not baked in. The reference engine runs on the host.
-
-    @cached_property
-    def _factor_solve(self) -> Callable[..., tuple[Array, Elimination]]:
-        run = self.engine.factor_solve
-        return run if self.engine.name == "reference" else jax.jit(run)
-
-    @cached_property
-    def _solve(self) -> Callable[..., Array]:
-        run = self.engine.solve
-        return run if self.engine.name == "reference" else jax.jit(run)
 
 
 def compiled(structure: Structure, make: Callable[..., T], *options: str) -> Callable[..., T]:
@@ -185,8 +176,11 @@ def system_of(
     refuse_memory(plan)
 
     def make() -> System:
-        prepared = prepare(name, plan, num_sources(structure), structure.eps)
-        return System(structure, plan, curvature, prepared, why, order)
+        ready = prepare(name, plan, num_sources(structure), structure.eps)
+        first, again = ready.factor_solve, ready.solve
+        if name != "reference":  # which runs on the host
+            first, again = jax.jit(first), jax.jit(again)
+        return System(structure, plan, curvature, ready, why, first, again, order)
 
     return structure.memo(("system", key, curvature, name), make)
 

@@ -101,12 +101,12 @@ class TrustRegion:
             at.memory.refusals == _PATIENCE,
         )
         there = at.x + tried.length * found.step
-        rest = _Proposed(found, tried)
+        rest = _InBall(found, tried)
         return Proposal(there, likes(tried.first), found.factorizations, tried.evaluations, rest)
 
     def settle(self, task: Task, at: Iterate, proposal: Proposal, after: LocalModels) -> Move:
         """Take the step if the model was right enough, and set the radius."""
-        rest: _Proposed = proposal.rest
+        rest: _InBall = proposal.rest
         (found, tried), (x, models, memory) = rest, at
         value, times, length = tried.first, tried.length, found.length
         gradient, tiny = task.gradient(models), jnp.finfo(x.dtype).tiny
@@ -163,7 +163,7 @@ class TrustRegion:
         return jnp.where(close, jnp.maximum(radius, self.growth * length), fitting)
 
 
-class _Proposed(NamedTuple):
+class _InBall(NamedTuple):
     """What `propose` tells `settle`."""
 
     found: BallStep
