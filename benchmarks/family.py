@@ -29,8 +29,8 @@ from convergence import Local, local_convergence  # noqa: E402
 
 from gnewt import control  # noqa: E402
 from gnewt.control.slots import stage_order  # noqa: E402
+from gnewt.newton.causal import causal_elimination  # noqa: E402
 from gnewt.newton.objective import Objective  # noqa: E402
-from gnewt.newton.sweep import sweep_of  # noqa: E402
 from gnewt.newton.system import system_of  # noqa: E402
 
 RESULTS = pathlib.Path(__file__).parent / "results"
@@ -170,7 +170,7 @@ def full_step(case: Case, method: str) -> Callable[[Any], Any]:
     order = stage_order(case.problem, structure)
     curvature = "exact" if duals == "adjoint" else "gauss_newton"
     system = system_of(objective.at((case.us, given)), order, curvature)
-    sweep = sweep_of(system)
+    sweep = causal_elimination(system)
 
     @jax.jit
     def follow(arrays: Any, data: Any, models: Any) -> Any:

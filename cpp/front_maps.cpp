@@ -1,4 +1,4 @@
-// Assembly maps; see plan/layout.py.
+// Assembly maps; see plan/fronts.py.
 #include <algorithm>
 
 #include "planner.hpp"

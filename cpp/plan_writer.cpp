@@ -45,6 +45,7 @@ private:
     Count size(Count i) const { return begin(i + 1) - begin(i); }
     Count separator_size(Count i) const { return plan_.sep_ptr[i + 1] - plan_.sep_ptr[i]; }
 
+    // Throw InvalidInput unless the arrays of the plan agree with each other.
     void check() const {
         const Count num = num_fronts(), unknowns = 2 * plan_.num_slots - plan_.num_inputs;
         check_rows({plan_.elim_ptr, plan_.elim_idx}, unknowns);
@@ -156,6 +157,7 @@ private:
         by_front(plan_.input_entry, input_ptr_, input_idx_);
     }
 
+    // Where a nonzero of front i goes: to F or G if a dual is one of its unknowns, else to PP, C or R.
     Contribution contribution(Count i, Count nonzero) const {
         const Count entry = plan_.target[nonzero], source = plan_.source[nonzero];
         const Index a = plan_.entry_row[entry], b = plan_.entry_col[entry];
@@ -171,6 +173,7 @@ private:
         return low < p ? Contribution{kC, low, high - p, source} : Contribution{kR, low - p, high - p, source};
     }
 
+    // Write the records of front i. Fronts come in postorder.
     void write(Index i) {
         const Index p = p_[u(i)], q = q_[u(i)], b = static_cast<Index>(separator_size(i));
         contributions_.clear();
@@ -203,6 +206,7 @@ private:
         layout_.max_rest = std::max(layout_.max_rest, q + b);
     }
 
+    // The flags of front i, whose contributions are known.
     Index flags(Index i) {
         if (!plan_.causal) return 0;
         const Count p = p_[u(i)], n = q_[u(i)] + separator_size(i);
@@ -297,6 +301,7 @@ private:
         return start;
     }
 
+    // The header, and the four parts behind it.
     EngineLayout join() {
         const Count rows = plan_.causal ? layout_.factor_size : 0;
         Index header[kHeaderSize];

@@ -1,4 +1,6 @@
-// Moving numbers from the sources into fronts, block by block.
+// Blocks of sources: how their numbers are visited, and moved into the parts of a front. Called by everything that
+// loads a front (load.hpp, fronts.hpp, gathering.hpp) and by the solves (solve.hpp), which read Jacobians from the
+// sources.
 #pragma once
 #include "plan_view.hpp"
 #include "vec.hpp"
@@ -8,8 +10,7 @@ namespace GNEWT_ISA {
 
 // Call visit(row, col, value) for every number of a block.
 template <class T, class Visit>
-GNEWT_INLINE
-void for_each(const Block& k, const T* src, Visit visit) {
+GNEWT_INLINE void for_each(const Block& k, const T* src, Visit visit) {
     int64_t step = k.step, len = k.len;
     for (int32_t i = 0; i < k.rows; ++i) {
         for (int64_t j = 0; j < len; ++j) {
@@ -25,15 +26,12 @@ void for_each(const Block& k, const T* src, Visit visit) {
 }
 
 // Offset of row i of a block, and its length.
-GNEWT_INLINE
-int64_t row_start(const Block& k, int64_t i) { return i * k.step + int64_t(k.dstep) * i * (i - 1) / 2; }
-GNEWT_INLINE
-int64_t row_length(const Block& k, int64_t i) { return k.len + i * k.dlen; }
+GNEWT_INLINE int64_t row_start(const Block& k, int64_t i) { return i * k.step + int64_t(k.dstep) * i * (i - 1) / 2; }
+GNEWT_INLINE int64_t row_length(const Block& k, int64_t i) { return k.len + i * k.dlen; }
 
 // Call visit(col, value) for every number of a block in one row of its part.
 template <class T, class Visit>
-GNEWT_INLINE
-void for_row(const Block& k, const T* src, int64_t row, Visit visit) {
+GNEWT_INLINE void for_row(const Block& k, const T* src, int64_t row, Visit visit) {
     const int64_t i = row - k.row;
     if (i < 0) return;
     if (!k.transposed) {
@@ -46,10 +44,16 @@ void for_row(const Block& k, const T* src, int64_t row, Visit visit) {
     }
 }
 
-// Call run(length), with the length as a constant where it is a common one: loops of four numbers are slower than the numbers.
+// Call visit(j, value) for the pairs j that pair `row` of a front reads, with the entries of G.
+template <class T, class Visit>
+GNEWT_INLINE void for_reads(const Front& front, const T* sources, int64_t row, Visit visit) {
+    for (int32_t k = 0; k < front.shape.num_blocks; ++k)
+        if (front.shape.blocks[k].kind == kG) for_row(front.shape.blocks[k], sources + front.sources[k], row, visit);
+}
+
+// Call run(length), with the length as a constant where the length is common: short loops are slower than their bodies.
 template <class Run>
-GNEWT_INLINE
-void with_length(int64_t len, Run run) {
+GNEWT_INLINE void with_length(int64_t len, Run run) {
     if (len == 4) return run(Length<4>{});
     if (len == 1) return run(Length<1>{});
     if (len == 2) return run(Length<2>{});
@@ -62,8 +66,7 @@ void with_length(int64_t len, Run run) {
 
 // Call visit(i, length, offset) for every row of a block.
 template <class Visit>
-GNEWT_INLINE
-void rows_of(const Block& k, Visit visit) {
+GNEWT_INLINE void rows_of(const Block& k, Visit visit) {
     int64_t step = k.step, len = k.len, at = 0;
     if (k.dlen == 0)
         return with_length(len, [&](const auto length) {
@@ -95,8 +98,8 @@ inline void place(const Block& k, const T* __restrict src, T* __restrict to, int
     });
 }
 
-// The same where only the upper triangle of the matrix counts. Packed lower triangles, which is what Hessians come as, go by 4 × 4 transposes;
-// numbers behind their rows land below the diagonal. `room`: how many sources there are from `src` on.
+// The same where only the upper triangle of the matrix counts. Hessians come as packed lower triangles: these go by
+// 4 × 4 transposes, and numbers behind their rows land below the diagonal. `room`: number of sources from `src` on.
 template <class T, bool ADD>
 inline void place_upper(const Block& k, const T* __restrict src, int64_t room, T* __restrict to, int64_t ld) {
     const bool triangle = k.transposed && k.len == 1 && k.dlen == 1 && k.row == k.col;
@@ -124,8 +127,7 @@ inline void place_upper(const Block& k, const T* __restrict src, int64_t room, T
 
 // Add the magnitudes that a block brings to the diagonal of its part.
 template <class T>
-GNEWT_INLINE
-void place_diagonal(const Block& k, const T* src, T* to) {
+GNEWT_INLINE void place_diagonal(const Block& k, const T* src, T* to) {
     const int64_t outer = k.transposed ? k.col : k.row, inner = k.transposed ? k.row : k.col;
     if (outer == inner && k.len > 0 && k.len + (k.rows - 1) * k.dlen >= k.rows) {
         int64_t at = 0, step = k.step + 1;

@@ -1,10 +1,11 @@
-// What one call of the engine gets and gives: plain pointers only, shared by the FFI layer and by every ISA build.
+// What one call of the engine gets and gives: plain pointers only, shared by ffi.cpp and by every build of the numerics
+// (isa_*.cpp), of which dispatch.cpp chooses one.
 #pragma once
 #include <cstdint>
 
 namespace gnewt::engine {
 
-// Statuses of a call, as src/gnewt/kkt/native.py knows them.
+// Statuses of a call. kkt/engines/elimination.py has the same numbers.
 enum Status : int32_t {
     kOk = 0,
     kSingular = 1,     // no pivot above rounding was found for some unknowns; they were set to zero

@@ -1,4 +1,5 @@
-// A = Uᵀ D⁻¹ U with 1×1 and 2×2 pivots that are searched and tested; what finds no stable pivot stays. The counterpart of kkt/pivots.py.
+// A = Uᵀ D⁻¹ U with 1×1 and 2×2 pivots that are searched and tested; rows that find no stable pivot stay. Called by
+// fronts.hpp on the R of one front. kkt/engines/reference/pivots.py is the same in NumPy.
 #pragma once
 #include "panel.hpp"
 #include "pivots.hpp"
@@ -9,20 +10,20 @@ namespace GNEWT_ISA {
 template <class T, class Assembled>
 class Careful : private Panel<T> {
     using Base = Panel<T>;
-    using Base::advance, Base::exchange, Base::fetch, Base::find_units, Base::largest, Base::largest_but, Base::sound,
-        Base::update, Base::update_rows;
-    using Base::f_, Base::w_, Base::v_, Base::unit_, Base::diagonal_, Base::x_, Base::used_, Base::end_, Base::first_,
-        Base::top_;
+    using Base::advance, Base::apply, Base::exchange, Base::fetch, Base::find_units, Base::largest, Base::largest_but,
+        Base::sound, Base::update, Base::update_rows;
+    using Base::f_, Base::w_, Base::v_, Base::unit_, Base::diagonal_, Base::x_, Base::used_, Base::first_, Base::top_;
 
 public:
-    // `assembled(i, j)`: the sum of magnitudes that sources added into an entry, in the order in which rows came; at_most(i, j): no less.
+    // `assembled(i, j)`: the sum of magnitudes that sources added into an entry, in the order in which rows came;
+    // assembled.at_most(i, j): an upper bound of this sum.
     Careful(const CarefulFront<T>& front, Assembled assembled, Tally& tally)
         : Base(front), assembled_(assembled), tally_(tally) {}
 
     using Base::scratch_size;
 
-    // Take the pair of a state and its dual, if the dual has no diagonal entry: [[L, -1], [-1, 0]] has an inverse without
-    // division, so it needs no test however large L is. To be called before `eliminate`.
+    // Take the pair of a state and its dual, if the dual has no diagonal entry: [[L, -1], [-1, 0]] has an inverse
+    // without division, so this pivot needs no test however large L is. To be called before `eliminate`.
     void substitute(int64_t state, int64_t dual) {
         const int64_t x = f_.place[state], y = f_.place[dual];
         if (f_.bound[y] != 0) return;
@@ -32,13 +33,14 @@ public:
         pair(x, y);
     }
 
-    // Eliminate what is stable; return how many rows that were in all, or -1 where a number is not finite.
+    // Eliminate rows that have stable pivots; return the number of rows taken in all, or -1 where a number is not
+    // finite.
     int64_t eliminate() {
         update();
         clean();
         find_units();
         eliminate_in_order();
-        // Entries that cancelled come last: what is uncertain in them is then passed on to few.
+        // Entries that cancelled come last: the noise in such entries is then passed on to few rows.
         if (!search()) return -1;
         strict_ = false;
         if (!search()) return -1;
@@ -48,12 +50,12 @@ public:
         return top_;
     }
 
-    // Whether a pivot was taken of a row that lost all of its entries: little is left of what was summed into its diagonal.
+    // Whether a pivot was taken of a row that is lost: all of the row is little of what was summed into its diagonal.
     bool lost() const { return lost_; }
 
 private:
-    // Take pivots until there is none; false where a number is not finite. A row that fails is looked at again after the
-    // others: a pivot taken meanwhile may have changed it.
+    // Take pivots until there is none; false where a number is not finite. A row that fails is looked at again after
+    // the others: a pivot taken meanwhile may have changed the row.
     bool search() {
         for (bool again = true; again && top_ < f_.candidates;) {
             again = false;
@@ -81,7 +83,8 @@ private:
         return true;
     }
 
-    // Sources that cancelled leave rounding behind, which nothing on the diagonal of these rows would betray.
+    // Make entries zero that are rounding of sources that cancelled, in rows with nothing on their diagonal: no bound
+    // would betray such rounding.
     void clean() {
         for (int64_t c = top_; c < f_.candidates; ++c) {
             if (f_.bound[c] > 0) continue;
@@ -92,6 +95,7 @@ private:
         }
     }
 
+    // An entry (i, j) below this may be noise.
     T noise(int64_t i, int64_t j) const { return rounding(std::sqrt(f_.bound[i]) * std::sqrt(f_.bound[j])); }
 
     // Whether entry (i, c) may be what rounding left of sources that cancelled, besides `noise`.
@@ -119,11 +123,9 @@ private:
     // Take rows as they stand, without moving a number, for as long as their diagonal entries are pivots.
     void eliminate_in_order() {
         while (top_ < f_.candidates) {
-            const int64_t k = top_, n = f_.n, j = floor_to_vector<T>(k);
-            T *u = f_.r + k * f_.ld, *l = f_.l + k * n;
-            if (k > first_)
-                row_of_tiles<T, 1, kSubtract>(k - first_, f_.l + first_ * n + k, n, f_.r + first_ * f_.ld + j, f_.ld,
-                                              u + j, f_.ld, u + j, f_.ld, end_ - j);
+            const int64_t k = top_, j = floor_to_vector<T>(k);
+            T *u = f_.r + k * f_.ld, *l = f_.l + k * f_.n;
+            if (k > first_) apply(k, j, u + j);
             if (!good(u, k)) {
                 update_rows(k + 1);
                 return;
@@ -132,11 +134,22 @@ private:
         }
     }
 
-    // Decide whether row c alone, or with a partner, is a pivot that makes entries grow little. Leaves the rows in w and v.
+    // Decide whether row c alone, or with a partner, is a pivot that makes entries grow little. The rows are left in w
+    // and v.
     bool accept(int64_t c, int64_t& partner) {
         fetch(c, w_);
         if (good(w_, c)) return true;
         if (!sound(w_)) return !(broken_ = true);
+        partner = find_partner(c);
+        if (partner < 0) return false;
+        fetch(partner, v_);
+        return accept_pair(c, partner);
+    }
+
+    // The row that is coupled most with row c, which is in w, by an entry that is more than noise; -1 where there is
+    // none.
+    int64_t find_partner(int64_t c) {
+        int64_t partner = -1;
         T best = 0;
         for (int64_t i = top_; i < f_.candidates; ++i) {
             const T size = abs(w_[i]) * unit_[i];
@@ -145,22 +158,24 @@ private:
             best = size;
             partner = i;
         }
-        if (partner < 0) return false;
-        fetch(partner, v_);
-        const int64_t low = min(c, partner), high = max(c, partner);
-        const T sc = unit_[c], sr = unit_[partner], b = best * sc;
+        return partner;
+    }
+
+    // Duff and Reid's test on the 2×2 pivot P of the rows c and r, which are in w and v: |P⁻¹| times the largest
+    // entries outside P; and P must not be singular to rounding.
+    bool accept_pair(int64_t c, int64_t r) {
+        const int64_t low = min(c, r), high = max(c, r);
+        const T sc = unit_[c], sr = unit_[r], b = abs(w_[r]) * sr * sc;
         const T over_c = largest_but(w_, low, high) * sc, over_r = largest_but(v_, low, high) * sr;
-        const T x = w_[c] * sc * sc / b, y = v_[partner] * sr * sr / b, det = abs(x * y - 1);
+        const T x = w_[c] * sc * sc / b, y = v_[r] * sr * sr / b, det = abs(x * y - 1);
         if (det == 0 || !finite(det)) return false;
-        // Duff and Reid's test: |P⁻¹| times the largest entries outside P; and P must not be singular to rounding.
-        if (strict_ && (cancelled(abs(w_[c]), f_.bound[c]) || cancelled(abs(v_[partner]), f_.bound[partner])))
-            return false;
+        if (strict_ && (cancelled(abs(w_[c]), f_.bound[c]) || cancelled(abs(v_[r]), f_.bound[r]))) return false;
         const T growth = max(abs(y) * over_c + over_r, over_c + abs(x) * over_r) / (det * b);
         const T size = det * b / max(max(abs(x), abs(y)), T(1));
-        if (!(growth <= T(1 / kThreshold)) || !(abs(w_[partner]) > Precision<T>::tiny)) return false;
-        const bool large = size > max(noise(c, c) * sc * sc, noise(partner, partner) * sr * sr);
+        if (!(growth <= T(1 / kThreshold)) || !(abs(w_[r]) > Precision<T>::tiny)) return false;
+        const bool large = size > max(noise(c, c) * sc * sc, noise(r, r) * sr * sr);
         if (!uncertain_ && (large || !f_.pairs)) return large;
-        return certain(w_, c, size / (sc * sc)) && certain(v_, partner, size / (sr * sr));
+        return certain(w_, c, size / (sc * sc)) && certain(v_, r, size / (sr * sr));
     }
 
     // Take row c, which is in w.
@@ -172,7 +187,7 @@ private:
         take(u, f_.l + k * n);
     }
 
-    // Take the row u, which is the next.
+    // Take the row u, which is the next row.
     void take(const T* __restrict u, T* __restrict l) {
         const int64_t k = top_, n = f_.n;
         const T d = u[k], inverse = 1 / d, size = abs(d);
@@ -191,7 +206,8 @@ private:
         advance(1);
     }
 
-    // Take the rows c and r, which are in w and v. No test looked at their diagonal entries: what is noise there is passed on.
+    // Take the rows c and r, which are in w and v, as a 2×2 pivot. No test looked at their diagonal entries: noise
+    // there is passed on.
     void pair(int64_t c, int64_t r) {
         const int64_t k = top_, n = f_.n;
         exchange(k, c);
@@ -226,7 +242,7 @@ private:
         advance(2);
     }
 
-    // Rows of noise are nobody's pivot, now or later: they need not be passed on.
+    // Mark rows that are noise altogether. Such a row is no pivot here nor in a parent, and need not be passed on.
     void mark_null() {
         for (int64_t c = top_; c < f_.candidates; ++c) {
             fetch(c, w_);
@@ -239,7 +255,10 @@ private:
 
     Assembled assembled_;
     Tally& tally_;
-    bool strict_ = true, broken_ = false, uncertain_ = false, lost_ = false;
+    bool strict_ = true;      // entries that cancelled are no pivots yet
+    bool broken_ = false;     // a number is not finite
+    bool uncertain_ = false;  // a pivot cancelled: noise may be larger than bounds say
+    bool lost_ = false;
 };
 
 }  // namespace GNEWT_ISA

@@ -1,7 +1,7 @@
-// How far an elimination has come: what its quick and its careful form share, so that each can go on where the other stopped.
+// The course of an elimination: how far the elimination has come. The quick and the careful form share one course, so
+// that each form can go on where the other stopped. Made by elimination.hpp.
 #pragma once
 #include "gathering.hpp"
-#include "messages.hpp"
 #include "pivots.hpp"
 
 namespace gnewt::engine {
@@ -20,7 +20,7 @@ struct Course {
         return true;
     }
 
-    // Numbers that wait at most where no pivot is delayed. Small messages are not worth the look: the stack grows as it needs to.
+    // The most numbers that wait where no pivot is delayed. Small messages are not worth the look: the stack grows.
     int64_t largest_stack() {
         int64_t most = 1, count = 0;
         for (int32_t f = 0; f < plan.num_fronts() && plan.data[kMaxRest] >= kWide; ++f) {
@@ -42,6 +42,14 @@ struct Course {
         gathering.begin_again();
     }
 
+    // The last `count` messages on the stack, with so many delayed unknowns in all.
+    Messages<T> messages(int32_t count, int64_t late = 0) {
+        return {plan, waiting.data() + num_waiting - count, count, stack.data(), columns, late};
+    }
+
+    // Where on the stack the next message begins.
+    int64_t stack_end() { return num_waiting ? waiting[num_waiting - 1].end : 0; }
+
     // Add the message of front f, a leaf, to the front that is being gathered, if there is one.
     void gather(int32_t f) {
         if (!gathering.ahead_of(f) || !num_waiting) return;
@@ -53,11 +61,12 @@ struct Course {
     const PlanView plan;
     const int64_t columns;
     int32_t next = 0;         // the front that is eliminated next
-    T* factor;                // where its rows of L go, if it takes the pivots of the plan
+    T* factor;                // where the rows of L of this front go, if it takes the pivots of the plan
     int64_t num_waiting = 0;  // messages on the stack; those of the children of the next front are the last
     Tally tally;
-    bool lost =
-        false;  // a whole row is little of what was summed into it: only noise that was followed from the leaves on can tell what it is
+    // A row is lost: all of it is little of what was summed into it. Only noise that was followed from the leaves on
+    // can tell whether such a row is zero.
+    bool lost = false;
     Buffer<T> stack, z;  // z: right-hand sides as rows of L, at the unknowns that were eliminated
     Buffer<Message> waiting;
     Gathering<T> gathering;

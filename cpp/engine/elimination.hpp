@@ -1,7 +1,8 @@
-// The elimination along a plan, front by front, from the leaves up; and the solution on the way down.
+// The elimination along a plan, front by front, from the leaves up; and the solution on the way down. Called by
+// isa.inc.
 //
-// Fronts of a causal plan are eliminated quickly, and carefully where a pivot is in doubt. Fronts of a free plan hold duals, and are
-// all eliminated carefully.
+// Fronts of a causal plan are eliminated quickly, and carefully where a pivot is in doubt. Fronts of a free plan hold
+// duals, and are all eliminated carefully.
 #pragma once
 #include "fronts.hpp"
 #include "quick.hpp"
@@ -14,31 +15,19 @@ class Elimination {
 public:
     explicit Elimination(const Call<T>& call) : call_(call), course_(call), quick_(course_), careful_(course_) {}
 
+    // Factor and solve, and write all results of the call.
     void run() {
         const Status status = eliminate();
-        const Tally& tally = course_.tally;
-        const bool causal = course_.plan.causal();
-        const int64_t pairs = causal ? 0 : course_.plan.num_slots() - course_.plan.num_inputs(),
-                      nulls = careful_.nulls();
-        const Records<T> records = careful_.records();
-        int32_t* info = call_.info;
-        info[kStatus] = status;
-        info[kPositive] = int32_t(tally.positive - pairs);
-        info[kNegative] = int32_t(tally.negative - pairs);
-        info[kZero] = int32_t(nulls);
-        info[kDelayed] = int32_t(careful_.delayed());
-        info[kMode] = causal && !records.index_end ? kCausal : kGeneral;
-        info[kFirstNull] = careful_.first_null();
-        call_.real[kLogDet] = nulls ? T(-HUGE_VAL) : T(tally.logdet());
-        call_.real[kSmallestPivot] = nulls ? T(0) : T(tally.smallest);
+        report(status);
         if (status > kSingular) {
             fail(call_);
             return;
         }
-        info[kKept] = careful_.kept();
-        // The last integers say where the records end.
+        call_.info[kKept] = careful_.kept();
+        const Records<T> records = careful_.records();
         const int64_t ends[] = {records.numbers_end, records.index_end};
-        std::memcpy(call_.index + call_.index_len - 4, ends, sizeof ends);
+        static_assert(sizeof ends == CarefulFronts<T>::kEndIntegers * sizeof(int32_t));
+        std::memcpy(call_.index + call_.index_len - CarefulFronts<T>::kEndIntegers, ends, sizeof ends);
     }
 
     static void fail(const Call<T>& call) {
@@ -47,6 +36,25 @@ public:
     }
 
 private:
+    // Write what the pivots say of H. Pairs of a free plan have one positive and one negative pivot each: they do not
+    // count.
+    void report(Status status) {
+        const Tally& tally = course_.tally;
+        const bool causal = course_.plan.causal();
+        const int64_t pairs = causal ? 0 : course_.plan.num_slots() - course_.plan.num_inputs(),
+                      nulls = careful_.nulls();
+        int32_t* info = call_.info;
+        info[kStatus] = status;
+        info[kPositive] = int32_t(tally.positive - pairs);
+        info[kNegative] = int32_t(tally.negative - pairs);
+        info[kZero] = int32_t(nulls);
+        info[kDelayed] = int32_t(careful_.delayed());
+        info[kMode] = causal && !careful_.records().index_end ? kCausal : kGeneral;
+        info[kFirstNull] = careful_.first_null();
+        call_.real[kLogDet] = nulls ? T(-HUGE_VAL) : T(tally.logdet());
+        call_.real[kSmallestPivot] = nulls ? T(0) : T(tally.smallest);
+    }
+
     Status eliminate() {
         const PlanView& plan = course_.plan;
         const bool causal = plan.causal();
@@ -58,20 +66,26 @@ private:
             status = ascend(true);
             done = !course_.lost && status != kNonFinite && !careful_.nulls();
         }
-        // The quick form knows little of noise: the last word on a matrix that may be singular has the careful one, from the leaves on.
+        // The quick form knows little of noise. A matrix that may be singular is eliminated again by the careful form,
+        // from the leaves on.
         if (!done) {
             std::memset(call_.null, 0, size_t(plan.num_unknowns()));
             course_.begin_again();
             careful_.begin(false);
             status = ascend(false);
         }
-        if (status != kOk) return status;
+        return status == kOk ? descend() : status;
+    }
+
+    // The solution, from the roots down.
+    Status descend() {
+        const PlanView& plan = course_.plan;
         const Records<T> records = careful_.records();
         T* z = course_.z.data();
         if (careful_.nulls()) zero_null(records, z, course_.columns);
         const int64_t widest = plan.data[kMaxPairs] + max(careful_.largest(), int64_t(plan.data[kMaxRest]));
         if (!local_.reserve(widest * course_.columns)) return kOutOfMemory;
-        if (causal)
+        if (plan.causal())
             quick_.descend(records, local_.data());
         else
             back_substitute(plan, call_.sources, course_.factor, records, z, course_.columns, local_.data());
@@ -79,6 +93,7 @@ private:
         return careful_.nulls() ? kSingular : kOk;
     }
 
+    // Eliminate all fronts; `quickly`: by the quick form where nothing is in doubt, up to the first row that is lost.
     Status ascend(bool quickly) {
         while (course_.next < course_.plan.num_fronts()) {
             if (quickly && quick_.ascend()) break;

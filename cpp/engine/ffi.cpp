@@ -125,34 +125,6 @@ ffi::Error solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer
     return ffi::Error::Success();
 }
 
-template <ffi::DataType D>
-auto bind_factor_solve() {
-    return ffi::Ffi::Bind()
-        .template Arg<ffi::Buffer<ffi::S32>>()
-        .template Arg<ffi::Buffer<D>>()
-        .template Arg<ffi::Buffer<D>>()
-        .template Arg<ffi::Buffer<D>>()
-        .template Ret<ffi::Buffer<D>>()
-        .template Ret<ffi::Buffer<D>>()
-        .template Ret<ffi::Buffer<ffi::S32>>()
-        .template Ret<ffi::Buffer<ffi::S32>>()
-        .template Ret<ffi::Buffer<D>>()
-        .template Ret<ffi::Buffer<ffi::S8>>();
-}
-
-template <ffi::DataType D>
-auto bind_solve() {
-    return ffi::Ffi::Bind()
-        .template Arg<ffi::Buffer<ffi::S32>>()
-        .template Arg<ffi::Buffer<D>>()
-        .template Arg<ffi::Buffer<D>>()
-        .template Arg<ffi::Buffer<ffi::S32>>()
-        .template Arg<ffi::Buffer<ffi::S32>>()
-        .template Arg<ffi::Buffer<D>>()
-        .template Arg<ffi::Buffer<D>>()
-        .template Ret<ffi::Buffer<D>>();
-}
-
 }  // namespace
 }  // namespace gnewt::engine
 
@@ -168,8 +140,8 @@ extern "C" GNEWT_EXPORT const char* gnewt_engine_isa() { return chosen_engine().
 
 // The macro declares extern "C" functions; the pragma makes them visible in a library that hides its symbols.
 #pragma GCC visibility push(default)
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_factor_solve_f64, factor_solve<ffi::F64>, bind_factor_solve<ffi::F64>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_factor_solve_f32, factor_solve<ffi::F32>, bind_factor_solve<ffi::F32>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_solve_f64, solve<ffi::F64>, bind_solve<ffi::F64>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_solve_f32, solve<ffi::F32>, bind_solve<ffi::F32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_factor_solve_f64, factor_solve<ffi::F64>);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_factor_solve_f32, factor_solve<ffi::F32>);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_solve_f64, solve<ffi::F64>);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_solve_f32, solve<ffi::F32>);
 #pragma GCC visibility pop

@@ -1,4 +1,7 @@
-// A = Uᵀ D⁻¹ U without interchanges, by panels of rows, with tests on every pivot and on what is left.
+// A = Uᵀ D⁻¹ U without interchanges, by panels of rows, with tests on every pivot and on what is left of the rows.
+//
+// The elimination of rows in the quick form: eliminate_rows is called by quick.hpp and chain.hpp, its steps also by
+// stage_ldl.hpp. Where a test fails the front is in doubt, and nothing of it is passed on.
 #pragma once
 #include "gemm.hpp"
 #include "pivots.hpp"
@@ -6,21 +9,24 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-constexpr int64_t kPanel = 16, kBlock = 8;  // rows whose update of the rest is put off; rows that registers hold
+constexpr int64_t kPanel = 16;  // rows of a panel: their update of the rest is put off, for one product with k = 16
+constexpr int64_t kBlock = 8;   // rows of a block: their numbers on the diagonal fit into registers
 
-// Whether a diagonal entry kept its size.
+// Whether a diagonal entry kept its size: no more than four digits of what was summed into it are gone.
 template <class T>
-GNEWT_INLINE
-bool kept(T value, T size) { return abs(value) >= T(kDoubtful) * size; }
+GNEWT_INLINE bool kept(T value, T size) {
+    return abs(value) >= T(kDoubtful) * size;
+}
 
-// Whether entry (i, j) kept its size, in units in which what was summed into the diagonal is one.
+// Whether entry (i, j) kept its size, in units in which the sizes on the diagonal are one.
 template <class T>
-GNEWT_INLINE
-bool kept(T value, T size_i, T size_j) { return abs(value) >= T(kDoubtful) * std::sqrt(size_i) * std::sqrt(size_j); }
+GNEWT_INLINE bool kept(T value, T size_i, T size_j) {
+    return abs(value) >= T(kDoubtful) * std::sqrt(size_i) * std::sqrt(size_j);
+}
 
-// ... and whether any row of a whole matrix has.
+// Whether a row of a whole matrix is lost: none of its entries kept its size.
 template <class T>
-inline bool lost_any_row(int64_t n, const T* a, int64_t ld, const T* size) {
+inline bool any_lost_row(int64_t n, const T* a, int64_t ld, const T* size) {
     for (int64_t i = 0; i < n; ++i) {
         bool any = kept(a[i * ld + i], size[i]);
         for (int64_t j = 0; j < n && !any; ++j) any = j != i && kept(a[i * ld + j], size[i], size[j]);
@@ -29,10 +35,11 @@ inline bool lost_any_row(int64_t n, const T* a, int64_t ld, const T* size) {
     return false;
 }
 
-// Set the weights of pairs, whose matrix is whole, where a diagonal entry lost digits: it stands for more noise from here on. False where a whole row did.
+// Set the weights of pairs, whose matrix is whole, where a diagonal entry did not keep its size: such an entry stands
+// for more noise from here on. False where a row is lost.
 template <class T>
 inline bool renew_weights(int64_t n, const T* a, int64_t ld, T* weight) {
-    if (lost_any_row(n, a, ld, weight)) return false;
+    if (any_lost_row(n, a, ld, weight)) return false;
     for (int64_t i = 0; i < n; ++i) {
         const T d = abs(a[i * (ld + 1)]);
         weight[i] = kept(d, weight[i]) ? d : renewed(d, weight[i]);
@@ -40,7 +47,8 @@ inline bool renew_weights(int64_t n, const T* a, int64_t ld, T* weight) {
     return true;
 }
 
-// Whether a row that is not zero has nothing on its diagonal, in a whole symmetric matrix: nothing would betray noise in it.
+// Whether a whole symmetric matrix has a bare row: a row that is not zero, with nothing on its diagonal that would
+// betray noise in the row.
 template <class T>
 inline bool bare_row(int64_t n, const T* a, int64_t ld) {
     for (int64_t i = 0; i < n; ++i)
@@ -49,7 +57,8 @@ inline bool bare_row(int64_t n, const T* a, int64_t ld) {
     return false;
 }
 
-// What pivots of one sign subtract from a diagonal entry shows in what is left of it; of both signs, it may cancel: size[j] += Σ_k |L[k, j]² d_k|.
+// size[j] += Σ_k |L[k, j]² d_k|, for pivots of both signs: what they subtract from a diagonal entry may cancel. What
+// pivots of one sign subtract shows in what is left of the entry.
 template <class T>
 inline void add_subtracted(const T* rows, int64_t q, int64_t n, T* size) {
     for (int64_t k = 0; k < q; ++k, rows += n) {
@@ -58,20 +67,21 @@ inline void add_subtracted(const T* rows, int64_t q, int64_t n, T* size) {
     }
 }
 
-// What eliminating some rows works on; see eliminate_rows. In `r`, `rho` and `size` the columns that stay are moved to the right by `gap`.
+// What the elimination of the first q rows of a matrix works on. In `r`, `rho` and `size` the columns that stay, from q
+// on, are moved to the right by `gap`.
 template <class T>
 struct Rows {
-    T* __restrict r;
+    T* __restrict r;  // [n, ld] row-major
     int64_t ld, n;
-    T* __restrict rho;
+    T* __restrict rho;  // [columns, ld] right-hand sides
     int64_t columns;
-    T* size;
-    T* __restrict out;
-    T* __restrict y;
+    T* size;            // [ld] what was summed into each diagonal entry
+    T* __restrict out;  // [q, n] on return: D on its diagonal, L = D⁻¹U above it
+    T* __restrict y;    // [q, columns] on return: right-hand sides as rows of L
     int64_t gap = 0;
 };
 
-// Whether the first row k with a pivot in doubt has lost all of its entries, not only the pivot, as it may where a matrix is indefinite.
+// Whether the first row with a pivot in doubt is lost. In an indefinite matrix a row may lose its pivot alone.
 template <class T>
 inline bool lost_row(const Rows<T>& rows, int64_t q) {
     int64_t k = 0;
@@ -83,7 +93,8 @@ inline bool lost_row(const Rows<T>& rows, int64_t q) {
     return k < q;
 }
 
-// Whether large numbers in the rows [first, last) of L are harmless: as they are where the diagonal they are subtracted from is as large (H ≻ 0: always).
+// Whether large numbers in the rows [first, last) of L are harmless: what they subtract from a diagonal entry is no
+// larger than the entry, up to 1 / kThreshold. In a definite matrix they always are.
 template <class T>
 inline bool grows_little(const Rows<T>& rows, int64_t q, int64_t first, int64_t last) {
     for (int64_t k = first; k < last; ++k) {
@@ -96,18 +107,18 @@ inline bool grows_little(const Rows<T>& rows, int64_t q, int64_t first, int64_t 
     return true;
 }
 
-// The pivots of a few rows and what they multiply each other by: l[i][k] is L[k, i], and `squares` sums the squares of these.
+// The pivots of a block of rows, and its part of L: l[i][k] is L[k, i], and `squares` is the sum of the squares of l.
 template <class T>
 struct Pivots {
     T d[kBlock], inverse[kBlock], l[kBlock][kBlock], squares;
     bool little() const { return squares <= T(1 / (kThreshold * kThreshold)); }
 };
 
-// The elimination of the block on the diagonal of the M rows from `first` on, number by number. Pivots wait for each other: between(k as a constant) is called
-// behind the k-th, and may do what need not wait. LOWER: the lower triangle is given.
+// Eliminate the block on the diagonal of the M rows from `first` on, number by number. Pivots wait for each other:
+// between(k as a constant) is called behind the k-th pivot, for work that need not wait. LOWER: the lower triangle is
+// given.
 template <class T, int M, bool LOWER, class Between>
-GNEWT_INLINE
-void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out, Between between) {
+GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out, Between between) {
     const T* r = rows.r + first * (rows.ld + 1);
     T a[M][M], squares = 0;
 #pragma GCC unroll 8
@@ -130,15 +141,13 @@ void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out, Between bet
     out.squares = squares;
 }
 template <class T, int M>
-GNEWT_INLINE
-void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out) {
+GNEWT_INLINE void find_pivots(const Rows<T>& rows, int64_t first, Pivots<T>& out) {
     find_pivots<T, M, false>(rows, first, out, [](auto) GNEWT_LAMBDA {});
 }
 
-// Whether these pivots are good; and the right-hand sides as rows of L.
+// Whether these pivots pass their tests; and the right-hand sides as rows of L.
 template <class T, int M>
-GNEWT_INLINE
-bool test_pivots(const Rows<T>& rows, int64_t first, const Pivots<T>& pivots) {
+GNEWT_INLINE bool test_pivots(const Rows<T>& rows, int64_t first, const Pivots<T>& pivots) {
     const int64_t ld = rows.ld, columns = rows.columns;
     const T *d = pivots.d, *size = rows.size + first;
     bool good = true;
@@ -163,15 +172,14 @@ bool test_pivots(const Rows<T>& rows, int64_t first, const Pivots<T>& pivots) {
     return good;
 }
 
-// Rows as they stand in a matrix; another kind computes them as they are asked for (stage_ldl.hpp).
+// Rows that stand in a matrix. Product in stage_ldl.hpp is another kind: its rows are computed when they are read.
 template <class T>
 struct Standing {
     static constexpr bool ready = true;
     const T* r;
     int64_t ld;
     template <int M, int VECTORS>
-    GNEWT_INLINE
-    void get(int64_t j, Vec<T> (&u)[M][VECTORS]) const {
+    GNEWT_INLINE void get(int64_t j, Vec<T> (&u)[M][VECTORS]) const {
 #pragma GCC unroll 8
         for (int k = 0; k < M; ++k)
 #pragma GCC unroll 8
@@ -179,11 +187,11 @@ struct Standing {
     }
 };
 
-// Eliminate in VECTORS vectors of the rest of these rows, from column j on: they stay in registers. `largest`: of the magnitudes in L.
+// Eliminate in VECTORS vectors of the M rows from `first` on, from column j on; the vectors stay in registers.
+// `largest`: the largest magnitudes in L, in every lane.
 template <class T, int M, int VECTORS, class Given>
-GNEWT_INLINE
-void use_pivots_strip(const Rows<T>& rows, int64_t first, int64_t j, int64_t q, const Pivots<T>& pivots,
-                      const Given& given, Vec<T>& largest) {
+GNEWT_INLINE void use_pivots_strip(const Rows<T>& rows, int64_t first, int64_t j, int64_t q, const Pivots<T>& pivots,
+                                   const Given& given, Vec<T>& largest) {
     constexpr int64_t w = kWidth<T>;
     const int64_t ld = rows.ld, n = rows.n, columns = rows.columns, gap = rows.gap;
     const bool stays = gap == 0 || j >= q;
@@ -206,7 +214,7 @@ void use_pivots_strip(const Rows<T>& rows, int64_t first, int64_t j, int64_t q, 
             for (int k = 0; k < M; ++k) (k % 2 ? other : x) -= y[k * columns + c] * u[k][v];
             store(rho + c * ld + v * w, x + other);
         }
-    // From the last vector to the first, and down the rows: what is written behind a row of `out` is written over.
+    // From the last vector to the first, and down the rows: numbers that land behind a row of `out` are written over.
 #pragma GCC unroll 8
     for (int v = VECTORS - 1; v >= 0; --v)
 #pragma GCC unroll 8
@@ -217,7 +225,7 @@ void use_pivots_strip(const Rows<T>& rows, int64_t first, int64_t j, int64_t q, 
             largest = magnitude > largest ? magnitude : largest;
             if (stays ? k * n + here + w <= M * n : here + w <= q) {
                 store(out + k * n + here, l);
-            } else {  // nothing is written behind the last row, nor over columns that stay
+            } else {  // no number is written behind the last row, nor over columns that stay
                 T numbers[w];
                 store(numbers, l);
                 for (int64_t i = 0; i < end - here; ++i) out[k * n + here + i] = numbers[i];
@@ -225,11 +233,10 @@ void use_pivots_strip(const Rows<T>& rows, int64_t first, int64_t j, int64_t q, 
         }
 }
 
-// ... and in all of it, from the column `begin` on. Whether the pivots are good.
+// Eliminate in all columns of the M rows from `begin` on. Whether the pivots pass their tests.
 template <class T, int M, class Given>
-GNEWT_INLINE
-bool use_pivots(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q, const Pivots<T>& pivots,
-                const Given& given, Vec<T>& largest) {
+GNEWT_INLINE bool use_pivots(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q, const Pivots<T>& pivots,
+                             const Given& given, Vec<T>& largest) {
     constexpr int sums = kTileRows * kTileVectors, most = Given::ready || sums < 2 * M ? 1
                                                           : sums < 4 * M               ? sums / M
                                                                                        : 4;
@@ -251,7 +258,7 @@ bool use_pivots(const Rows<T>& rows, int64_t first, int64_t begin, int64_t q, co
     return good;
 }
 
-// ... and in the columns before `begin`, where a test failed: it is asked what is left of these rows.
+// Eliminate in the columns before `begin` of the rows [first, last), where a test failed: lost_row looks at these rows.
 template <class T>
 inline void use_pivots_before(const Rows<T>& rows, int64_t first, int64_t last, int64_t begin,
                               const Pivots<T>& pivots) {
@@ -271,22 +278,29 @@ __attribute__((noinline)) inline bool use_pivots_call(const Rows<T>& rows, int64
     return use_pivots<T, M>(rows, first, begin, q, pivots, given, largest);
 }
 
-// The last tests on the rows [first, last). Where one fails, their pivots are put on the diagonal of `r`: it is asked what is left of these rows.
+// The results of the tests on a panel.
 template <class T>
-GNEWT_INLINE
-bool passes(const Rows<T>& rows, int64_t q, int64_t first, int64_t last, bool good, bool small, Vec<T> largest) {
+struct PanelTests {
+    bool good = true;   // all pivots passed
+    bool small = true;  // L is small within the blocks on the diagonal
+    Vec<T> largest{};   // the largest magnitudes in the rest of L, in every lane
+};
+
+// The last tests on the rows [first, last). Where a test fails, the pivots are put on the diagonal of `r`: lost_row
+// looks at these rows.
+template <class T>
+GNEWT_INLINE bool passes(const Rows<T>& rows, int64_t q, int64_t first, int64_t last, const PanelTests<T>& tests) {
     T top = 0;
-    for (int64_t j = 0; j < kWidth<T>; ++j) top = max(top, largest[j]);
-    small &= top <= T(1 / kThreshold);
-    if (good && (small || grows_little(rows, q, first, last))) return true;
+    for (int64_t j = 0; j < kWidth<T>; ++j) top = max(top, tests.largest[j]);
+    const bool small = tests.small & (top <= T(1 / kThreshold));
+    if (tests.good && (small || grows_little(rows, q, first, last))) return true;
     for (int64_t k = 0; k < last; ++k) rows.r[k * (rows.ld + 1)] = rows.out[k * (rows.n + 1)];
     return false;
 }
 
-// Count the pivots, which are on the diagonal of out[q, n]; whether there are some of both signs.
+// Count the pivots, which are on the diagonal of out[q, n]; whether there are pivots of both signs.
 template <class T, int Q>
-GNEWT_INLINE
-bool count_pivots(const T* out, int64_t q, int64_t n, Tally& tally) {
+GNEWT_INLINE bool count_pivots(const T* out, int64_t q, int64_t n, Tally& tally) {
     const int64_t above = tally.positive, below = tally.negative;
     if constexpr (Q > 0) {
         T d[Q];
@@ -299,60 +313,76 @@ bool count_pivots(const T* out, int64_t q, int64_t n, Tally& tally) {
     return tally.positive > above && tally.negative > below;
 }
 
-// Eliminate the first q rows of the row-major matrix r[n, ld], with the right-hand sides rho[columns, ld]. These rows hold the upper triangle;
-// of the others one triangle is there, and of the Schur complement that one is computed: `part`.
+// Eliminate the block of rows [k, end) in all columns: pivots, tests, rows of L. `meanwhile` is called while the pivots
+// of the first block are waited for.
+template <class T, int Q, class Meanwhile>
+GNEWT_INLINE void eliminate_block(const Rows<T>& rows, int64_t q, int64_t k, int64_t end, PanelTests<T>& tests,
+                                  Meanwhile meanwhile) {
+    const int64_t begin = floor_to_vector<T>(end < q ? end : q + rows.gap);
+    Pivots<T> pivots;
+    const Standing<T> given{rows.r + k * rows.ld, rows.ld};
+    if constexpr (Q > 0) {
+        find_pivots<T, Q>(rows, k, pivots);
+        meanwhile();
+        tests.good &= use_pivots<T, Q>(rows, k, begin, q, pivots, given, tests.largest);
+    } else {
+        with_rows<kBlock>(end - k,
+                          [&](const auto m) { find_pivots_call<T, int(decltype(m)::value)>(rows, k, pivots); });
+        if (k == 0) meanwhile();
+        with_rows<kBlock>(end - k, [&](const auto m) {
+            tests.good &= use_pivots_call<T, int(decltype(m)::value)>(rows, k, begin, q, pivots, given, tests.largest);
+        });
+    }
+    tests.small &= pivots.little();
+    if (!tests.good) use_pivots_before(rows, k, end, begin, pivots);
+}
+
+// Subtract what the panel of rows [first, last) eliminates from the other rows. Behind the last panel, what is left
+// goes straight to `schur`.
+template <class T, bool FIXED>
+GNEWT_INLINE void apply_panel(const Rows<T>& rows, int64_t q, int64_t first, int64_t last, Triangle triangle,
+                              View<T> schur) {
+    const int64_t n = rows.n, ld = rows.ld, at = q + rows.gap;
+    const ConstView<T> l{rows.out + first * n, n}, u{rows.r + first * ld, ld};
+    const View<T> r{rows.r, ld}, rest = r.from(q, at);
+    const Extent stays{0, n - q, triangle, n - q};
+    if (last < q) {
+        multiply<T, kSubtract, FIXED>(last - first, {last, q, kUpper, at + n - q}, l, u, r);
+        multiply<T, kSubtract, FIXED>(last - first, stays, l.from(0, q), u.from(0, at), rest);
+    } else {
+        multiply<T, kSubtract, FIXED>(last - first, stays, l.from(0, q), u.from(0, at), rest, schur);
+    }
+}
+
+// Eliminate the first q rows. These rows hold the upper triangle; of the other rows `triangle` is given, and of the
+// Schur complement the same triangle is computed.
 //
-// size[j] holds what was summed into the diagonal entry j. On return `out` [q, n] holds D on its diagonal and L = D⁻¹U above it;
-// `y` [q, columns] the right-hand sides as rows of L; `schur`, of leading dimension `lds`, the Schur complement, and rho[:, q..] what belongs
-// to it. Q: the rows, at most kBlock, where they and all sizes are constants, else 0; FIXED: products are to be unrolled as well. False where a test failed: then
-// `schur` and `tally` are as they were. `meanwhile` is called while the first pivots are waited for: it may compute the other rows.
+// On return rows.out and rows.y are filled, `schur` is the Schur complement, and rho[:, q..] belongs to it. Q: the
+// rows, at most kBlock, where they and all sizes are constants, else 0. FIXED: products are to be unrolled as well.
+// False where a test failed: then `schur` and `tally` are as they were. `meanwhile` is called while the first pivots
+// are waited for: it may compute the other rows.
 template <class T, int Q, bool FIXED, class Meanwhile>
-GNEWT_INLINE
-bool eliminate_rows(const Rows<T>& rows, int64_t q, int part, T* __restrict schur, int64_t lds, Tally& tally,
-                    Meanwhile meanwhile) {
+GNEWT_INLINE bool eliminate_rows(const Rows<T>& rows, int64_t q, Triangle triangle, View<T> schur, Tally& tally,
+                                 Meanwhile meanwhile) {
     static_assert(Q <= kBlock);
     const int64_t n = rows.n, ld = rows.ld, at = q + rows.gap;
     T *r = rows.r, *out = rows.out;
     for (int64_t first = 0; first < q; first += kPanel) {
         const int64_t last = min(first + kPanel, q);
-        bool good = true, small = true;
-        Vec<T> largest{};
+        PanelTests<T> tests;
         for (int64_t k = first; k < last; k += kBlock) {
-            const int64_t end = min(k + kBlock, last), begin = floor_to_vector<T>(end < q ? end : at);
-            Pivots<T> pivots;
-            const Standing<T> given{r + k * ld, ld};
-            if constexpr (Q > 0) {
-                find_pivots<T, Q>(rows, k, pivots);
-                meanwhile();
-                good &= use_pivots<T, Q>(rows, k, begin, q, pivots, given, largest);
-            } else {
-                with_rows<kBlock>(end - k,
-                                  [&](const auto m) { find_pivots_call<T, int(decltype(m)::value)>(rows, k, pivots); });
-                if (k == 0) meanwhile();
-                with_rows<kBlock>(end - k, [&](const auto m) {
-                    good &= use_pivots_call<T, int(decltype(m)::value)>(rows, k, begin, q, pivots, given, largest);
-                });
-            }
-            small &= pivots.little();
-            if (!good) use_pivots_before(rows, k, end, begin, pivots);
+            const int64_t end = min(k + kBlock, last);
+            eliminate_block<T, Q>(rows, q, k, end, tests, meanwhile);
             if (end < last)
-                multiply<T, kSubtract, FIXED>(end - k, end, last, kUpper, at + n - q, out + k * n, n, r + k * ld, ld, r,
-                                              ld, r, ld);
+                multiply<T, kSubtract, FIXED>(end - k, {end, last, kUpper, at + n - q}, {out + k * n, n},
+                                              {r + k * ld, ld}, {r, ld});
         }
-        if (!passes(rows, q, first, last, good, small, largest)) return false;
-        const T *l = out + first * n, *u = r + first * ld;
-        T* rest = r + q * ld + at;
-        if (last < q) {
-            multiply<T, kSubtract, FIXED>(last - first, last, q, kUpper, at + n - q, l, n, u, ld, r, ld, r, ld);
-            multiply<T, kSubtract, FIXED>(last - first, 0, n - q, part, n - q, l + q, n, u + at, ld, rest, ld, rest,
-                                          ld);
-        } else {  // the last panel: what is left goes straight to the stack
-            multiply<T, kSubtract, FIXED>(last - first, 0, n - q, part, n - q, l + q, n, u + at, ld, rest, ld, schur,
-                                          lds);
-        }
+        if (!passes(rows, q, first, last, tests)) return false;
+        apply_panel<T, FIXED>(rows, q, first, last, triangle, schur);
     }
     if (q == 0)
-        for (int64_t i = 0; i < n; ++i) std::memcpy(schur + i * lds + i, r + i * ld + i, size_t(n - i) * sizeof(T));
+        for (int64_t i = 0; i < n; ++i)
+            std::memcpy(schur.at + i * (schur.ld + 1), r + i * (ld + 1), size_t(n - i) * sizeof(T));
     if (count_pivots<T, Q>(out, q, n, tally)) add_subtracted(out, q, n, rows.size + rows.gap);
     return true;
 }

@@ -1,4 +1,5 @@
-// What the quick elimination does before it multiplies: load the sources of a front, and see whether it is worth the effort.
+// Loading: how the sources of a front are put into its parts, and how the pairs of a front are unfolded; and whether a
+// wide front is worth the effort. Called by quick.hpp, and in part by fronts.hpp.
 #pragma once
 #include "blocks.hpp"
 #include "messages.hpp"
@@ -6,7 +7,8 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// Whether a diagonal entry of the rows to eliminate is not positive. A wide front of which that is so is as good as in doubt, and would be put together in vain.
+// Whether a diagonal entry of the rows to eliminate is not positive, in a front without pairs. Such a front, if it is
+// wide, would most likely be put together in vain: one of its pivots is in doubt. `diagonal`: [q + b] work space.
 template <class T>
 inline bool indefinite(const Call<T>& call, const Front& front, const Messages<T>& children, T* diagonal) {
     const Shape& shape = front.shape;
@@ -18,69 +20,69 @@ inline bool indefinite(const Call<T>& call, const Front& front, const Messages<T
         if (!(diagonal[i] > 0)) return true;
     return false;
 }
-// The same where there are pairs, given W = PP·F + C.
+
+// F := (I - G)⁻¹F, from the last pair, which reads no other pair, to the first. `spread` gets the magnitudes that went
+// into F. Both are [p, ld], of which n columns count.
 template <class T>
-inline bool indefinite(int64_t p, int64_t q, const T* f, const T* w, const T* c, bool cross, int64_t ld, const T* h) {
-    for (int64_t j = 0; j < q; ++j) {
-        T sum = h[j * (ld + 1)];
-        for (int64_t i = 0; i < p; ++i) sum += f[i * ld + j] * (w[i * ld + j] + (cross ? c[i * ld + j] : T(0)));
-        if (!(sum > 0)) return true;
-    }
-    return false;
+inline void unfold(const Call<T>& call, const Front& front, int64_t n, View<T> f, T* spread) {
+    const int64_t ld = f.ld;
+    for (int64_t i = 0; i < front.shape.p * ld; ++i) spread[i] = abs(f.at[i]);
+    for (int64_t row = front.shape.p - 1; row >= 0; --row)
+        for_reads(front, call.sources, row, [&](int64_t j, T x) {
+            axpy(f.at + row * ld, x, f.at + j * ld, n);
+            axpy(spread + row * ld, abs(x), spread + j * ld, n);
+        });
 }
 
-// Load all sources of a front; return the first block that goes to R. `apart`: the first num_set blocks of R are written, not added. Never inlined: it needs
-// the registers for itself.
+// Where the sources of pairs go. `dense`: blocks cover F exactly once and are written, not added.
 template <class T>
-__attribute__((noinline)) inline int32_t load_sources(const Call<T>& call, const Front& front, bool apart, int64_t p,
-                                                      T* pp, int64_t ldp, T* weight, T* f, T* c, T* rest, int64_t ld,
-                                                      T* size) {
+struct PairParts {
+    View<T> f, pp, c;
+    T* weight;
+    bool dense;
+};
+
+// Load F, PP and C; return the first block that goes to R.
+template <class T>
+GNEWT_INLINE int32_t load_pairs(const Call<T>& call, const Front& front, const PairParts<T>& to) {
     const Shape& shape = front.shape;
-    const bool dense = shape.flags & kDenseJacobian;
-    if (p && !dense) std::memset(f, 0, size_t(p * ld) * sizeof(T));
     int32_t k = 0;
     for (; k < shape.num_blocks && shape.blocks[k].kind != kR; ++k) {
         const Block& block = shape.blocks[k];
         const int64_t at = front.sources[k];
         const T* src = call.sources + at;
-        if (block.kind == kF && dense) {
-            place<T, false>(block, src, f, ld);
+        if (block.kind == kF && to.dense) {
+            place<T, false>(block, src, to.f.at, to.f.ld);
         } else if (block.kind == kF) {
-            place<T, true>(block, src, f, ld);
+            place<T, true>(block, src, to.f.at, to.f.ld);
         } else if (block.kind == kPP) {
-            place_upper<T, true>(block, src, call.sources_len - at, pp, ldp);
-            place_diagonal(block, src, weight);
+            place_upper<T, true>(block, src, call.sources_len - at, to.pp.at, to.pp.ld);
+            place_diagonal(block, src, to.weight);
         } else if (block.kind == kC) {
-            place<T, true>(block, src, c, ld);
+            place<T, true>(block, src, to.c.at, to.c.ld);
         }
     }
-    const int32_t first = k, written = apart ? first + shape.num_set : 0;
-    for (; k < shape.num_blocks; ++k) {
+    return k;
+}
+
+// Load all sources of a front; R is `rest`, and `size` gets the magnitudes on its diagonal. `apart`: the first num_set
+// blocks of R are written, not added. Never inlined: this function needs the registers for itself.
+template <class T>
+__attribute__((noinline)) inline void load_sources(const Call<T>& call, const Front& front, const PairParts<T>& pairs,
+                                                   bool apart, View<T> rest, T* size) {
+    const Shape& shape = front.shape;
+    if (shape.p && !pairs.dense) std::memset(pairs.f.at, 0, size_t(shape.p * pairs.f.ld) * sizeof(T));
+    int32_t k = load_pairs(call, front, pairs);
+    for (const int32_t written = apart ? k + shape.num_set : 0; k < shape.num_blocks; ++k) {
         const int64_t at = front.sources[k];
         const T* src = call.sources + at;
         if (k < written)
-            place_upper<T, false>(shape.blocks[k], src, call.sources_len - at, rest, ld);
+            place_upper<T, false>(shape.blocks[k], src, call.sources_len - at, rest.at, rest.ld);
         else
-            place_upper<T, true>(shape.blocks[k], src, call.sources_len - at, rest, ld);
+            place_upper<T, true>(shape.blocks[k], src, call.sources_len - at, rest.at, rest.ld);
     }
     const int32_t* diagonal = front.sources + shape.num_blocks;
     for (k = 0; k < shape.num_diag; ++k) size[shape.diag[k]] += abs(call.sources[diagonal[k]]);
-    return first;
-}
-
-// F := (I - G)⁻¹F, from the last pair, which reads no other, to the first; and the magnitudes that went into it.
-template <class T>
-inline void unfold(const Call<T>& call, const Front& front, int32_t blocks, int64_t p, int64_t n, T* f, T* spread,
-                   int64_t ld) {
-    const Shape& shape = front.shape;
-    for (int64_t i = 0; i < p * ld; ++i) spread[i] = abs(f[i]);
-    for (int64_t row = p - 1; row >= 0; --row)
-        for (int32_t k = 0; k < blocks; ++k)
-            if (shape.blocks[k].kind == kG)
-                for_row(shape.blocks[k], call.sources + front.sources[k], row, [&](int64_t j, T x) {
-                    axpy(f + row * ld, x, f + j * ld, n);
-                    axpy(spread + row * ld, abs(x), spread + j * ld, n);
-                });
 }
 
 }  // namespace GNEWT_ISA

@@ -1,5 +1,7 @@
-// Scratch memory of one call. C functions only: a template of the standard library that is compiled here with
-// AVX flags could be the copy that the linker keeps for machines without AVX.
+// Scratch memory of one call (Buffer, Region), small functions on numbers, and the constants of the pivot tests.
+//
+// C functions only: a template of the standard library that is compiled here with AVX flags could be the copy that the
+// linker keeps for machines without AVX.
 #pragma once
 #include <cmath>
 #include <cstdlib>
@@ -13,7 +15,9 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// A growing array: a failed allocation is remembered, and answered with the old memory.
+constexpr int64_t kLineBytes = 64;  // of a line of the cache
+
+// A growing array. reserve() is false where an allocation failed; the old memory stays valid then.
 template <class T>
 class Buffer {
 public:
@@ -22,18 +26,18 @@ public:
     Buffer& operator=(const Buffer&) = delete;
     ~Buffer() { std::free(data_); }
 
-    // Make room for `size` elements; pointers into the buffer may move. Room is left beyond the end, so that
-    // whole vectors may be read there.
+    // Make room for `size` elements; pointers into the buffer may move. Room is left beyond the end, so that whole
+    // vectors may be read there.
     bool reserve(int64_t size) {
         if (size <= capacity_) return true;
-        int64_t wanted = size + size / 2 + 64;
+        const int64_t wanted = size + size / 2 + 2 * kBeyond;
         if (size > kLimit / int64_t(sizeof(T))) return false;
         void* grown = aligned(size_t(wanted) * sizeof(T));
         if (!grown) return false;
         if (data_) std::memcpy(grown, data_, size_t(capacity_) * sizeof(T));
         std::free(data_);
         data_ = static_cast<T*>(grown);
-        capacity_ = wanted - 32;
+        capacity_ = wanted - kBeyond;
         return true;
     }
     T* data() { return data_; }
@@ -41,15 +45,17 @@ public:
 
 private:
     static constexpr int64_t kLimit = int64_t(1) << 36;  // 64 GiB: delayed pivots without end stop here
+    static constexpr int64_t kBeyond = 32;               // two of the widest vectors of float
 
     static void* aligned(size_t bytes) {
-        constexpr size_t huge = size_t(1) << 21;
-        if (bytes < 2 * huge) return std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+        constexpr size_t huge = size_t(1) << 21;  // a huge page of Linux
+        constexpr size_t line = size_t(kLineBytes);
+        if (bytes < 2 * huge) return std::aligned_alloc(line, (bytes + line - 1) / line * line);
         bytes = (bytes + huge - 1) / huge * huge;
         void* memory = std::aligned_alloc(huge, bytes);
 #ifdef MADV_HUGEPAGE
-        if (memory)
-            madvise(memory, bytes, MADV_HUGEPAGE);  // a page fault for every 4 KiB would take as long as the arithmetic
+        // A page fault for every 4 KiB would take as long as the arithmetic.
+        if (memory) madvise(memory, bytes, MADV_HUGEPAGE);
 #endif
         return memory;
     }
@@ -58,7 +64,7 @@ private:
     int64_t capacity_ = 0;
 };
 
-// An array in memory of the caller, which moves to memory of its own where that is too small.
+// An array in memory of the caller. The array moves to memory of its own where the caller's is too small.
 template <class T>
 class Region {
 public:
@@ -108,32 +114,39 @@ inline bool finite(T x) {
     return x - x == 0;
 }
 
+// eps: rounding; root: √eps, half of the digits; tiny: no smaller number is a pivot, since its inverse overflows.
 template <class T>
 struct Precision;
 template <>
 struct Precision<double> {
-    static constexpr double eps = 2.220446049250313e-16, root = 1.5e-8,
-                            tiny = 1e-290;  // nothing smaller is a pivot: its inverse overflows
+    static constexpr double eps = 2.220446049250313e-16, root = 1.5e-8, tiny = 1e-290;
 };
 template <>
 struct Precision<float> {
     static constexpr float eps = 1.1920929e-7f, root = 3.5e-4f, tiny = 1e-36f;
 };
 
-// The constants of the pivot test, as in kkt/pivots.py.
-constexpr double kThreshold = 0.01;  // a pivot may make entries grow by at most 1 / kThreshold
-constexpr double kCancelled = 0.1;   // an entry below this share of what was added into it has cancelled
-constexpr double kDoubtful =
-    1e-4;  // the share of what was summed into a diagonal entry below which the quick elimination is in doubt
-constexpr double kNoise = 32.0;  // an entry below kNoise * eps * (what was added into it) counts as zero
+// A pivot may make entries grow by at most 1 / kThreshold. The value is Duff and Reid's (1983): two digits are a small
+// price for pivots that stay where the plan has them. kkt/engines/reference/pivots.py has the same value.
+constexpr double kThreshold = 0.01;
+// An entry below kNoise · eps · (what was summed into it) counts as zero. The value leaves room for the sums of a
+// front, whose rounding errors add up to a few eps. kkt/engines/reference/pivots.py has the same value.
+constexpr double kNoise = 32.0;
+// An entry below this share of what was summed into it has cancelled: one digit is gone, and the careful elimination
+// takes such an entry last.
+constexpr double kCancelled = 0.1;
+// A diagonal entry below this share of what was summed into it is in doubt: four digits are gone. The quick elimination
+// follows no noise, so a pivot must keep far more digits than noise takes, even in single precision.
+constexpr double kDoubtful = 1e-4;
 
 template <class T>
 inline bool cancelled(T value, T bound) {
     return value < T(kCancelled) * bound;
 }
 
-// The size of noise, in units of rounding, that a front of a free plan passes on. What kept its size is as good as new: noise does not
-// grow relative to it. What lost half of its digits at once is as uncertain as what went into it; what lost fewer is forgotten by and by.
+// The noise, in units of rounding, that a front passes on with a diagonal entry `value` of which `bound` was summed.
+// An entry that kept its size is as good as new: noise does not grow relative to the entry. An entry that lost half of
+// its digits at once is as uncertain as what went into it. Smaller losses are forgotten by and by: the geometric mean.
 template <class T>
 inline T renewed(T value, T bound) {
     if (!cancelled(value, bound)) return value;

@@ -1,4 +1,7 @@
-// What is noise in a front that is eliminated carefully.
+// Noise: what rounding left in the entries of a front that is eliminated carefully, and how large it may be.
+//
+// Three sources of noise are told apart: sums of sources (Assembled), products with pairs (Substituted), and what came
+// with the children or arose in this elimination (CarefulFront). careful.hpp asks whether a pivot is more than noise.
 #pragma once
 #include "blocks.hpp"
 #include "gemm.hpp"
@@ -6,25 +9,30 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-constexpr int64_t kWide = 128;  // rows from which on a front is worth what makes large ones fast
+// Rows from which on a front is wide: worth what makes large fronts fast (probes, packing, panels of 32, gathering).
+constexpr int64_t kWide = 128;
+// Random right-hand sides that show noise: as many as fill a line of the cache.
 template <class T>
-constexpr int64_t kProbes = 64 / int64_t(sizeof(T));
+constexpr int64_t kProbes = kLineBytes / int64_t(sizeof(T));
+// Factor on the variance that probes show; see likely_uncertainty, where the chance of an error follows from the value.
 template <class T>
-constexpr T kMargin = sizeof(T) == 8 ? T(1e4) : T(10);  // of the variance that probes show; see likely_uncertainty
+constexpr T kMargin = sizeof(T) == 8 ? T(1e4) : T(10);
 
-// A leading dimension for rows of n numbers: below each other, they must not all fall into the same few lines of the cache.
+// A leading dimension for rows of n numbers. Rows of a wide front must not begin at multiples of 512 bytes: numbers
+// below each other would fall into the same few lines of the cache.
 template <class T>
 inline int64_t spaced(int64_t n) {
     const int64_t ld = padded<T>(n);
-    return ld * int64_t(sizeof(T)) % 512 == 0 && n >= kWide ? ld + 64 / int64_t(sizeof(T)) : ld;
+    return ld * int64_t(sizeof(T)) % 512 == 0 && n >= kWide ? ld + kLineBytes / int64_t(sizeof(T)) : ld;
 }
 
+// An entry below this may be rounding, where magnitudes of `size` were summed into it.
 template <class T>
 inline T rounding(T size) {
     return T(kNoise) * Precision<T>::eps * size;
 }
 
-// x · y of long vectors: four sums at a time, since one would wait for itself.
+// x · y of long vectors, by four sums at a time: a single sum would wait for itself.
 template <class T>
 inline T long_dot(const T* x, const T* y, int64_t n) {
     constexpr int64_t w = kWidth<T>;
@@ -39,35 +47,34 @@ inline T long_dot(const T* x, const T* y, int64_t n) {
     return sum<T>((a + b) + (c + d)) + dot(x + i, y + i, n - i);
 }
 
-// A front whose first `candidates` rows are to be eliminated, where that is stable.
+// A front whose first `candidates` rows are to be eliminated, where their elimination is stable.
 //
-// r[n, ld] is row-major upper, right-hand sides and then probes (see below) in the columns n..; bound[j] the sum of the magnitudes that were added into the
-// diagonal entry j. An entry (i, j) that is no larger than rounding of √(bound[i]·bound[j]) counts as zero: for
-// sums of squares, this is what went into it at most.
+// An entry (i, j) that is no larger than rounding of √(bound[i]·bound[j]) counts as zero: in sums of squares no more
+// than this product went into the entry.
 template <class T>
 struct CarefulFront {
-    T* r;
+    T* r;  // [n, ld] row-major upper; right-hand sides and then probes (write_probes) stand in the columns n..
     int64_t ld, n, candidates, columns, probes;
-    T* bound;
-    const T* given;  // [n] `bound` as it was before any row was eliminated, in the order in which rows came
-    const T* local;  // [n] the part of it that arose in this front and does not come through pairs, in the same order
-    const T*
-        f;  // [pairs, ld] pairs that were substituted, x_p = F x, in the same order; and the noise in their diagonals
-    const T* pair_bound;
+    T* bound;             // [n] the sum of the magnitudes that were added into each diagonal entry
+    const T* given;       // [n] `bound` as it was before any row was eliminated, in the order in which rows came
+    const T* local;       // [n] the part of `given` that arose in this front, not through pairs, in the same order
+    const T* f;           // [pairs, ld] pairs that were substituted, x_p = F x, in the same order
+    const T* pair_bound;  // [pairs] noise in the diagonal entries of PP
     int64_t pairs;
-    int32_t* ids;     // [n] names of the rows, exchanged with them
+    int32_t* ids;     // [n] names of the rows, exchanged with the rows
     int32_t* place;   // [n] where the row that came i-th stands now
-    int32_t* origin;  // [n] the inverse
+    int32_t* origin;  // [n] the inverse of `place`
     int8_t* null;     // [n] rows that are rounding noise altogether
     T* l;             // [candidates, n] on return: D on its diagonal, L = D⁻¹U right of it
     T* off;           // [candidates] off[k] couples k and k + 1 in a 2×2 pivot
     T* y;             // [candidates, columns] right-hand sides as rows of L
-    T* scratch;       // see Careful::scratch_size
+    T* scratch;       // see Panel::scratch_size
     int32_t primal;   // names below this are no duals
 
-    // What is noise in the diagonal entry of row c, with `top` rows eliminated: [-x; 1]ᵀ N [-x; 1] with x = A⁻¹a for the eliminated block A and
-    // its column a, where N is the noise in the front as it came; and what the elimination added. Noise comes through pairs as the closed
-    // loop lets it: F_c - F_A x, which is small where F is large but inputs counter it. A pivot that cancelled makes x large.
+    // The noise in the diagonal entry of row c, with `top` rows eliminated: [-x; 1]ᵀ N [-x; 1] and what the elimination
+    // added. N is the noise in the front as it came; x = A⁻¹a for the eliminated block A and its column a. Noise comes
+    // through pairs as the closed loop F_c - F_A x lets it: the loop is small where F is large but inputs counter F.
+    // A pivot that cancelled makes x large.
     T uncertainty(int64_t c, int64_t top, T* x) const {
         T sum = added(c) + local[origin[c]];
         for (int64_t k = top - 1; k >= 0; --k) {
@@ -84,7 +91,8 @@ struct CarefulFront {
         return sum;
     }
 
-    // The same for the rows [from, to), by strips of them, with four rows of L at a time; `x`: scratch_of_noise(n).
+    // The uncertainties of the rows [from, to), by strips of rows, with four rows of L at a time.
+    // `x`: scratch_of_noise(n).
     void uncertainties(int64_t from, int64_t to, int64_t top, T* x, T* out) const {
         constexpr int vectors = kTileVectors;
         constexpr int64_t w = kWidth<T>, strip = vectors * w;
@@ -101,7 +109,8 @@ struct CarefulFront {
                 Vec<T> here[m][vectors];
                 const T* l_k = l + k * n;
                 for (int i = 0; i < m; ++i) gather(l_k + i * n, here[i], [](int64_t j) { return j; });
-                accumulate<T, m, vectors, true, true>(here, top - k - m, l_k + k + m, n, x + (k + m) * strip, strip);
+                accumulate<T, m, vectors, true, true>(here, top - k - m, {l_k + k + m, n},
+                                                      {x + (k + m) * strip, strip});
 #pragma GCC unroll 4
                 for (int i = m - 1; i >= 0; --i)
 #pragma GCC unroll 8
@@ -129,9 +138,11 @@ struct CarefulFront {
     }
     static int64_t scratch_of_noise(int64_t n) { return n * kTileVectors * kWidth<T>; }
 
-    // No less than that, but for a chance of one in 10⁹ (10¹⁶ in double precision), from the probes in row c, which is in w. It may be far more. Probes are
-    // random right-hand sides with the noise as their variance: what the elimination leaves of them has the uncertainty as its variance. A sum of independent
-    // numbers, each uniform, is below ε of its deviation with a chance of 0.82 ε at most (Ball); that all probes are has that to the power of their number.
+    // An upper bound of the uncertainty of row c, which is in w, from its probes; the bound may be far too large. The
+    // bound fails with a chance of one in 10⁹ (10¹⁶ in double precision). Probes are random right-hand sides with the
+    // noise as their variance: what the elimination leaves of probes has the uncertainty as its variance. A sum of
+    // independent uniform numbers is below ε of its deviation with a chance of at most 0.82 ε (Ball); the chance that
+    // all probes are is this chance to the power of their number, where ε² = 1 / kMargin.
     T likely_uncertainty(int64_t c, const T* w) const {
         if (!probes) return T(HUGE_VAL);
         T top = 0;
@@ -142,10 +153,10 @@ struct CarefulFront {
     // Write the probes into rows of which none is eliminated.
     void write_probes() {
         uint64_t state = 0;
-        const auto random = [&] {  // a multiplicative generator of 63 bits; uniform, of variance one
+        const auto random = [&] {  // a linear congruential generator; uniform, of variance one
             state = state * 6364136223846793005u + 1442695040888963407u;
             const uint64_t mixed = (state ^ (state >> 29)) * 0xbf58476d1ce4e5b9u;
-            return (T(int64_t(mixed >> 11)) * T(0x1p-52) - 1) * T(1.7320508);
+            return (T(int64_t(mixed >> 11)) * T(0x1p-52) - 1) * T(1.7320508);  // √3
         };
         T* to = r + n + columns;
         for (int64_t j = 0; j < n; ++j)
@@ -162,7 +173,7 @@ private:
     T added(int64_t c) const { return bound[c] - given[origin[c]]; }
 };
 
-// The magnitudes that sources added into the entries of a front, whose first `late` rows have no sources.
+// The magnitudes that sources added into the entries of a front. The first `late` rows of the front have no sources.
 template <class T>
 class Assembled {
 public:
@@ -178,7 +189,7 @@ public:
         return sum;
     }
 
-    // No less than that, without looking through all blocks: the smaller one of two sums over whole rows.
+    // An upper bound of (i, j) without a look through all blocks: the smaller one of two sums over whole rows.
     T at_most(int64_t i, int64_t j) {
         if (i < late_ || j < late_) return 0;
         if (!ready_) {
@@ -208,19 +219,19 @@ private:
     bool ready_ = false;
 };
 
-// What pairs brought to a front, R = FᵀW + CᵀF with W = PP·F + C: in some of its entries there is nothing but rounding.
+// What pairs brought to a front, R = FᵀW + CᵀF with W = PP·F + C. Some entries of R are nothing but rounding.
 template <class T>
 struct Substituted {
     int64_t p, n, ld;
     const T *f, *w, *c;  // [p, ld]
     T* r;                // [n, ld], upper
 
-    // The bound of an unknown that has nothing on its diagonal says nothing of noise in its row: make entries of such rows zero that are rounding.
-    // `scratch`: [2, ld].
+    // Make entries zero that are rounding, in bare rows: nothing is on the diagonal of a bare row, so its bound says
+    // nothing of noise in the row. `scratch`: [2, ld].
     void flush(const T* bound, T* scratch) const {
         T *size = scratch, *most = scratch + ld;
         std::memset(most, 0, size_t(n) * sizeof(T));
-        for (int64_t i = 0; i < p; ++i) {  // no less than the sizes of any entry in a row
+        for (int64_t i = 0; i < p; ++i) {  // most[j]: no less than the size of any entry in row j
             T in_f = 0, in_w = 0;
             for (int64_t j = 0; j < n; ++j) in_f = max(in_f, abs(f[i * ld + j])), in_w = max(in_w, beside(i, j));
             for (int64_t j = 0; j < n; ++j) most[j] += abs(f[i * ld + j]) * in_w + in_f * beside(i, j);
@@ -228,7 +239,7 @@ struct Substituted {
         for (int64_t row = 0, first = 0; row < n; ++row) {
             if (bound[row] != 0) continue;
             if (any_below(row, first, rounding(most[row]))) flush_row(row, first, size);
-            first += first == row;  // while all rows are such rows, entries before the diagonal have been looked at
+            first += first == row;  // while all rows are bare, entries before the diagonal have been looked at
         }
     }
 

@@ -1,4 +1,5 @@
-// The rows of a front that is eliminated carefully, by panels: rows are brought up to date when they are looked at, the rest of the matrix once per panel.
+// The rows of a front that is eliminated carefully, by panels: a row is brought up to date when the search looks at it,
+// the rest of the matrix once per panel. The base of Careful (careful.hpp), which decides on pivots.
 #pragma once
 #include "ldl.hpp"
 #include "noise.hpp"
@@ -19,7 +20,7 @@ protected:
           x_(diagonal_ + front.ld),
           used_(front.n + front.columns + front.probes),
           end_(padded<T>(used_)),
-          most_(front.n < kWide ? 16 : 32) {
+          most_(front.n < kWide ? kRows : kWideRows) {
         for (int64_t i = 0; i < f_.n; ++i) {
             f_.place[i] = f_.origin[i] = int32_t(i);
             f_.null[i] = 0;
@@ -33,20 +34,27 @@ protected:
         return 4 * ld + max(CarefulFront<T>::scratch_of_noise(n), packed_size<T>(ld));
     }
 
-    // Row c of what is left, brought up to date: entries before c come from its column.
+    // Copy row c of what is left to w, brought up to date: entries before c come from its column.
     void fetch(int64_t c, T* w) {
         for (int64_t i = top_; i < c; ++i) w[i] = f_.r[i * f_.ld + c];
         std::memcpy(w + c, f_.r + c * f_.ld + c, size_t(used_ - c) * sizeof(T));
         const int64_t j = floor_to_vector<T>(top_);
         if (top_ == first_) return;
-        row_of_tiles<T, 1, kSubtract>(top_ - first_, f_.l + first_ * f_.n + c, f_.n, f_.r + first_ * f_.ld + j, f_.ld,
-                                      w + j, f_.ld, w + j, f_.ld, end_ - j);
+        apply(c, j, w + j);
         if (bare(c))
             for (int64_t i = top_; i < f_.n; ++i) flush(w[i], c, i);
     }
 
-    // Nothing was ever added to the diagonal of a bare row, and so its bound says nothing of noise in the row. (A pair may change
-    // such a row: where one partner is coupled with it, and the other with something else.) Not duals: theirs are bare as a rule.
+    // Subtract from row c, whose column j is at `row`, what the panel eliminates in the columns from j on.
+    void apply(int64_t c, int64_t j, T* row) const {
+        const View<T> out{row, f_.ld};
+        row_of_tiles<T, 1, kSubtract>(top_ - first_, {f_.l + first_ * f_.n + c, f_.n},
+                                      {f_.r + first_ * f_.ld + j, f_.ld}, out, out, end_ - j);
+    }
+
+    // Whether row c is bare: nothing was ever added to its diagonal, so its bound says nothing of noise in the row. (A
+    // 2×2 pivot may change a bare row: where one partner is coupled with the row, and the other partner with something
+    // else.) Rows of duals do not count: they are bare as a rule.
     bool bare(int64_t c) const { return f_.bound[c] == 0 && f_.ids[c] < f_.primal; }
 
     // Make entry (c, i) zero where the panel, which has just been applied to it, left rounding only.
@@ -61,42 +69,44 @@ protected:
         if (abs(entry) <= rounding(abs(before) + size)) entry = 0;
     }
 
-    // Apply the panel to all other rows.
+    // Apply the panel to all other rows, or to those from `from` on where the others are up to date.
     void update() { update_rows(top_); }
-
     void update_rows(int64_t from) {
         const int64_t k = top_ - first_;
-        const T *l = f_.l + first_ * f_.n, *u = f_.r + first_ * f_.ld;
-        multiply_upper<T, kSubtract>(k, from, f_.n, used_, l, f_.n, u, f_.ld, f_.r, f_.ld, x_);
+        multiply_upper<T, kSubtract>(k, {from, f_.n, kUpper, used_}, {f_.l + first_ * f_.n, f_.n},
+                                     {f_.r + first_ * f_.ld, f_.ld}, {f_.r, f_.ld}, x_);
         for (int64_t c = top_; c < f_.n && top_ > first_; ++c)
             if (bare(c))
                 for (int64_t i = top_; i < f_.n; ++i) flush(i < c ? f_.r[i * f_.ld + c] : f_.r[c * f_.ld + i], c, i);
         first_ = top_;
     }
 
-    // Units, and the diagonal. Growth is measured in units in which the magnitudes on the diagonal are one, so that it does not depend on the user's.
-    // A row that has none is measured by its largest entry.
+    // Find units, and copy the diagonal. Growth is measured in units in which the bounds on the diagonal are one, so
+    // that growth does not depend on the user's units. A row without a bound is measured by its largest entry.
     void find_units() {
         const T* bound = f_.bound;
         bool all = true;
         for (int64_t i = top_; i < f_.n; ++i) all = all && bound[i] > 0;
         T* largest = w_;
-        if (!all) {
-            for (int64_t i = top_; i < f_.n; ++i) largest[i] = 0;
-            for (int64_t i = top_; i < f_.n; ++i) {
-                const T* row = f_.r + i * f_.ld;
-                T in_row = largest[i];
-                for (int64_t j = i; j < f_.n; ++j) {
-                    in_row = max(in_row, abs(row[j]));
-                    largest[j] = max(largest[j], abs(row[j]));
-                }
-                largest[i] = in_row;
-            }
-        }
+        if (!all) find_largest(largest);
         for (int64_t i = top_; i < f_.n; ++i) {
             const T size = bound[i] > 0 ? bound[i] : largest[i];
             unit_[i] = size > 0 ? 1 / std::sqrt(size) : T(1);
             diagonal_[i] = f_.r[i * (f_.ld + 1)];
+        }
+    }
+
+    // The largest entry of every row of what is left.
+    void find_largest(T* largest) const {
+        for (int64_t i = top_; i < f_.n; ++i) largest[i] = 0;
+        for (int64_t i = top_; i < f_.n; ++i) {
+            const T* row = f_.r + i * f_.ld;
+            T in_row = largest[i];
+            for (int64_t j = i; j < f_.n; ++j) {
+                in_row = max(in_row, abs(row[j]));
+                largest[j] = max(largest[j], abs(row[j]));
+            }
+            largest[i] = in_row;
         }
     }
 
@@ -116,7 +126,7 @@ protected:
         return out;
     }
 
-    // ... over all rows but x and y, x <= y.
+    // The largest |w[i]| in units, over all rows of what is left but x and y, x <= y.
     T largest_but(const T* w, int64_t x, int64_t y) const {
         return max(max(largest(w, top_, x), largest(w, x + 1, y)), largest(w, y + 1, f_.n));
     }
@@ -128,7 +138,7 @@ protected:
         return probe == 0;
     }
 
-    // Exchange two rows, with all that belongs to them.
+    // Exchange two rows, with all that belongs to the rows.
     void exchange(int64_t x, int64_t y) {
         if (x == y) return;
         if (x > y) swap(x, y);
@@ -150,20 +160,24 @@ protected:
         for (int64_t j = y + 1; j < used_; ++j) swap(r[x * ld + j], r[y * ld + j]);
     }
 
-    // Rows have been taken.
+    // Count rows that have been taken as pivots.
     void advance(int64_t rows) {
         top_ += rows;
         if (top_ - first_ >= most_) update();
     }
 
     const CarefulFront<T> f_;
-    T *w_, *v_, *unit_;            // two rows that are looked at; units
+    T *w_, *v_, *unit_;            // two rows that the search looks at; units
     T *diagonal_, *x_;             // the diagonal of what is left, up to date; work space
-    const int64_t used_, end_;     // columns with right-hand sides and probes; the same in whole vectors
-    int64_t first_ = 0, top_ = 0;  // the rows from first_ to top_ are taken, but not yet applied to the others
+    const int64_t used_, end_;     // columns with right-hand sides and probes; the same number in whole vectors
+    int64_t first_ = 0, top_ = 0;  // the panel: rows from first_ to top_ are taken, but not applied to the others yet
 
 private:
-    const int64_t most_;  // rows of a panel
+    // Rows of a panel. A row is brought up to date with the panel whenever the search looks at it: long panels pay
+    // where the product that applies a panel outweighs these looks.
+    static constexpr int64_t kRows = 16, kWideRows = 32;
+
+    const int64_t most_;
 };
 
 }  // namespace GNEWT_ISA

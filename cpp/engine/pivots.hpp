@@ -1,4 +1,5 @@
-// What the pivots say of the matrix: inertia, determinant, the smallest.
+// What the pivots say of the matrix: inertia, determinant, the smallest pivot. Both eliminations add the pivots that
+// they take; elimination.hpp reports the sums.
 #pragma once
 #include <cmath>
 
@@ -8,6 +9,10 @@ namespace gnewt::engine {
 namespace GNEWT_ISA {
 
 struct Tally {
+    // The product of pivots is kept within [kLow, kHigh]; where the next pivot would leave these bounds, logarithms are
+    // added up. Eight pivots of at least kLeast have a product of at least kLow.
+    static constexpr double kLow = 1e-200, kHigh = 1e200, kLeast = 1e-25;
+
     int64_t positive = 0, negative = 0;
     double smallest = HUGE_VAL;
 
@@ -16,7 +21,7 @@ struct Tally {
         const double size = abs(eigenvalue), next = product_ * size;
         smallest = min(smallest, size);
         // A logarithm for every pivot would cost more than a small front.
-        if (next > 1e-200 && next < 1e200) {
+        if (next > kLow && next < kHigh) {
             product_ = next;
         } else {
             sum_ += std::log(product_) + std::log(size);
@@ -24,7 +29,7 @@ struct Tally {
         }
     }
 
-    // Several at once: one after the other they would wait for each other.
+    // Add M pivots at once: one after the other, additions would wait for each other.
     template <class T, int M>
     void add_all(const T* eigenvalues) {
         static_assert(M <= 8);
@@ -35,7 +40,7 @@ struct Tally {
             lowest = min(lowest, value), least = min(least, size), product *= size;
         }
         const double next = product_ * product;
-        if (!(least > 1e-25 && next > 1e-200 && next < 1e200)) {
+        if (!(least > kLeast && next > kLow && next < kHigh)) {
             for (int k = 0; k < M; ++k) add(double(eigenvalues[k]));
             return;
         }
@@ -49,7 +54,7 @@ struct Tally {
 
     double logdet() const { return sum_ + std::log(product_); }
 
-    // A pivot [[a, b], [b, c]]; its determinant is b²·(ac/b² - 1), which neither over- nor underflows.
+    // Add a 2×2 pivot [[a, b], [b, c]]. Its determinant is b²·(ac/b² - 1): quotients neither over- nor underflow.
     void add(double a, double b, double c) {
         const double det = (a / b) * (c / b) - 1, mean = (a / b + c / b) / 2;
         const double radius = std::hypot((a / b - c / b) / 2, 1.0), big = mean + (mean < 0 ? -radius : radius);

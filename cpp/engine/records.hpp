@@ -1,13 +1,24 @@
-// Fronts that were eliminated carefully leave a record: their pivots are not where the plan says.
+// Records: what fronts leave whose pivots are not those of the plan. fronts.hpp writes records, solve.hpp and quick.hpp
+// read them on the way up and down the tree.
 #pragma once
 #include "vec.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// One record after the other, fronts ascending. Integers: front, rows taken, rows n, rows that are null, whether L stands where the plan has room for it;
-// names of the n rows with the taken ones first, names of the null ones, length of all this. Numbers: L [taken, n] with D on its diagonal,
-// if it is not elsewhere; off-diagonal of D.
+// The integers with which a record begins. Behind them stand the names of the n rows, those of the taken rows first,
+// the names of the null rows, and the length of the whole record in integers.
+struct RecordHeader {
+    int32_t front, taken, n, nulls;
+    int32_t planned;  // whether L stands where the plan has room for it
+};
+constexpr int64_t kRecordHeader = sizeof(RecordHeader) / sizeof(int32_t);
+
+// Integers of a record.
+inline int64_t record_length(int64_t n, int64_t nulls) { return kRecordHeader + n + nulls + 1; }
+
+// All records, fronts ascending. Numbers of a record: L [taken, n] with D on its diagonal, if L is not where the plan
+// has room for it; then the off-diagonal of D [taken].
 template <class T>
 struct Records {
     const int32_t* index;
@@ -15,9 +26,7 @@ struct Records {
     int64_t index_end, numbers_end;
 };
 
-constexpr int64_t kRecordHeader = 5;
-
-// Goes over records, forwards or backwards; `front` is -1 behind the last.
+// Goes over records, forwards or backwards; `front` is -1 behind the last record.
 template <class T>
 struct RecordWalk {
     RecordWalk(const Records<T>& records, bool backwards)
@@ -29,7 +38,7 @@ struct RecordWalk {
             return;
         }
         read();
-        index_ += kRecordHeader + n + nulls + 1;
+        index_ += record_length(n, nulls);
         numbers_ += size();
     }
 
@@ -44,7 +53,7 @@ struct RecordWalk {
         read();
     }
 
-    // The rows of L; `planned`: where the plan has them.
+    // The rows of L; `planned`: where the plan has room for them.
     const T* rows(const T* planned) const { return l_ ? l_ : planned; }
 
     int64_t front = -1, taken = 0, n = 0, nulls = 0;
@@ -53,14 +62,15 @@ struct RecordWalk {
 
 private:
     void read() {
-        const int32_t* at = all_.index + index_;
-        front = at[0];
-        taken = at[1];
-        n = at[2];
-        nulls = at[3];
-        ids = at + kRecordHeader;
+        RecordHeader header;
+        std::memcpy(&header, all_.index + index_, sizeof header);
+        front = header.front;
+        taken = header.taken;
+        n = header.n;
+        nulls = header.nulls;
+        ids = all_.index + index_ + kRecordHeader;
         null_ids = ids + n;
-        l_ = at[4] ? nullptr : all_.numbers + numbers_;
+        l_ = header.planned ? nullptr : all_.numbers + numbers_;
         off = all_.numbers + numbers_ + size() - taken;
     }
     int64_t size() const { return l_ ? taken * (n + 1) : taken; }
@@ -70,6 +80,7 @@ private:
     int64_t index_, numbers_;
 };
 
+// Set the null unknowns to zero.
 template <class T>
 inline void zero_null(const Records<T>& records, T* z, int64_t columns) {
     RecordWalk<T> record(records, false);

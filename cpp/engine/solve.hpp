@@ -1,4 +1,8 @@
-// Triangular solves with a factor: up the tree for another right-hand side, down it for the solution.
+// Triangular solves with a factor: up the tree for another right-hand side, down the tree for the solution.
+//
+// Unknowns are named by slots (free plans: by their numbers); z [unknowns, columns] holds the right-hand sides as rows
+// of L where unknowns were eliminated, and the solution above them. Called by elimination.hpp, quick.hpp, stage.hpp,
+// isa.inc.
 #pragma once
 #include "blocks.hpp"
 #include "gemm.hpp"
@@ -7,60 +11,65 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
+// Four rows of a matrix.
+template <class T>
+struct FourRows {
+    const T *a, *b, *c, *d;
+    GNEWT_INLINE FourRows from(int64_t j) const { return {a + j, b + j, c + j, d + j}; }
+};
+// The first `count` of four rows from `at` on; behind them stands the first row again.
+template <class T>
+GNEWT_INLINE FourRows<T> four_rows(const T* at, int64_t step, int64_t count = 4) {
+    return {at, at + (count > 1 ? step : 0), at + (count > 2 ? 2 * step : 0), at + (count > 3 ? 3 * step : 0)};
+}
+
 // A z for four rows of A, whose sums are taken together at the end.
 template <class T>
 struct FourSums {
     Quad<T> s{}, t{}, u{}, v{}, rest{};
 
-    GNEWT_INLINE
-    void add_quad(const T* a, const T* b, const T* c, const T* d, Quad<T> z) {
-        s += load4(a) * z;
-        t += load4(b) * z;
-        u += load4(c) * z;
-        v += load4(d) * z;
+    GNEWT_INLINE void add_quad(const FourRows<T>& row, Quad<T> z) {
+        s += load4(row.a) * z;
+        t += load4(row.b) * z;
+        u += load4(row.c) * z;
+        v += load4(row.d) * z;
     }
-    GNEWT_INLINE
-    void add_column(const T* a, const T* b, const T* c, const T* d, T z) { rest += Quad<T>{*a, *b, *c, *d} * z; }
-    GNEWT_INLINE
-    void add(int64_t cols, const T* a, const T* b, const T* c, const T* d, const T* z) {
+    GNEWT_INLINE void add_column(const FourRows<T>& row, T z) { rest += Quad<T>{*row.a, *row.b, *row.c, *row.d} * z; }
+    GNEWT_INLINE void add(int64_t cols, const FourRows<T>& row, const T* z) {
         int64_t j = 0;
-        for (; j + 4 <= cols; j += 4) add_quad(a + j, b + j, c + j, d + j, load4(z + j));
-        for (; j < cols; ++j) add_column(a + j, b + j, c + j, d + j, z[j]);
+        for (; j + 4 <= cols; j += 4) add_quad(row.from(j), load4(z + j));
+        for (; j < cols; ++j) add_column(row.from(j), z[j]);
     }
-    GNEWT_INLINE
-    Quad<T> total() {
+    GNEWT_INLINE Quad<T> total() {
         transpose<T>(s, t, u, v);
         return rest + ((s + t) + (u + v));
     }
 };
 template <class T>
-GNEWT_INLINE
-Quad<T> four_rows_times(int64_t cols, const T* a, const T* b, const T* c, const T* d, const T* z) {
+GNEWT_INLINE Quad<T> four_rows_times(int64_t cols, const FourRows<T>& row, const T* z) {
     FourSums<T> sums;
-    sums.add(cols, a, b, c, d, z);
+    sums.add(cols, row, z);
     return sums.total();
 }
 
 // y (=, +=, -=) A z for a row-major A.
 template <class T, int UPDATE>
-GNEWT_INLINE
-void rows_times(int64_t rows, int64_t cols, const T* a, int64_t step, const T* z, T* y) {
+GNEWT_INLINE void rows_times(int64_t rows, int64_t cols, ConstView<T> a, const T* z, T* y) {
     int64_t i = 0;
-    for (; i + 4 <= rows; i += 4, a += 4 * step) {
-        const Quad<T> sum = four_rows_times(cols, a, a + step, a + 2 * step, a + 3 * step, z);
+    const T* at = a.at;
+    for (; i + 4 <= rows; i += 4, at += 4 * a.ld) {
+        const Quad<T> sum = four_rows_times(cols, four_rows(at, a.ld), z);
         store4(y + i, UPDATE == kSet ? sum : UPDATE == kAdd ? load4(y + i) + sum : load4(y + i) - sum);
     }
     if (i == rows) return;
-    const int64_t left = rows - i;
-    const Quad<T> sum = four_rows_times(cols, a, a + (left > 1 ? step : 0), a + (left > 2 ? 2 * step : 0), a, z);
-    for (int64_t k = 0; k < left; ++k)
+    const Quad<T> sum = four_rows_times(cols, four_rows(at, a.ld, rows - i), z);
+    for (int64_t k = 0; k < rows - i; ++k)
         y[i + k] = UPDATE == kSet ? sum[k] : UPDATE == kAdd ? y[i + k] + sum[k] : y[i + k] - sum[k];
 }
 
-// z[0..M) -= L z with a unit upper triangle of M rows, whose numbers are kept in registers.
+// Solve with a unit upper triangle of M rows, whose numbers are kept in registers: L z = z, in place.
 template <class T, int M>
-GNEWT_INLINE
-void back_substitute_block(const T* l, int64_t n, T* z) {
+GNEWT_INLINE void back_substitute_block(const T* l, int64_t n, T* z) {
     T x[M];
 #pragma GCC unroll 4
     for (int k = 0; k < M; ++k) x[k] = z[k];
@@ -72,35 +81,34 @@ void back_substitute_block(const T* l, int64_t n, T* z) {
     for (int k = 0; k < M; ++k) z[k] = x[k];
 }
 
-// Solve for the first q of z[n], given the others, by the rows L [q, step] with a unit diagonal, of which n columns count: four rows at a time, from the last.
+// Solve for the first q of z[n], given the others, by the rows L [q, n] with a unit diagonal: four rows at a time, from
+// the last row to the first.
 template <class T>
-GNEWT_INLINE
-void back_substitute_rows(int64_t q, int64_t n, const T* l, int64_t step, T* z) {
+GNEWT_INLINE void back_substitute_rows(int64_t q, int64_t n, ConstView<T> l, T* z) {
     int64_t k = q;
     if (q % 4) {
         k -= q % 4;
-        rows_times<T, kSubtract>(q - k, n - q, l + k * step + q, step, z + q, z + k);
-        if (q % 4 == 1) back_substitute_block<T, 1>(l + k * step + k, step, z + k);
-        if (q % 4 == 2) back_substitute_block<T, 2>(l + k * step + k, step, z + k);
-        if (q % 4 == 3) back_substitute_block<T, 3>(l + k * step + k, step, z + k);
+        const ConstView<T> block = l.from(k, k);
+        rows_times<T, kSubtract>(q - k, n - q, l.from(k, q), z + q, z + k);
+        if (q % 4 == 1) back_substitute_block<T, 1>(block.at, block.ld, z + k);
+        if (q % 4 == 2) back_substitute_block<T, 2>(block.at, block.ld, z + k);
+        if (q % 4 == 3) back_substitute_block<T, 3>(block.at, block.ld, z + k);
     }
     for (; k > 0;) {
         const int64_t end = k;
         k -= 4;
-        rows_times<T, kSubtract>(4, n - end, l + k * step + end, step, z + end, z + k);
-        back_substitute_block<T, 4>(l + k * step + k, step, z + k);
+        rows_times<T, kSubtract>(4, n - end, l.from(k, end), z + end, z + k);
+        back_substitute_block<T, 4>(l.from(k, k).at, l.ld, z + k);
     }
 }
 
-// Solve for M unknowns u, which are right-hand sides at first, by the rows L [M, n] with a unit diagonal, given the others, x. They stay in registers.
+// Solve for M unknowns u, given the others, x, by the rows L [M, n] with a unit diagonal. `u` holds right-hand sides at
+// first, and stays in registers.
 template <class T, int M>
-GNEWT_INLINE
-void back_substitute_few(int64_t n, const T* l, const T* x, T (&u)[M]) {
+GNEWT_INLINE void back_substitute_few(int64_t n, const T* l, const T* x, T (&u)[M]) {
 #pragma GCC unroll 2
     for (int i = 0; i < M; i += 4) {
-        const T* row = l + i * n + M;
-        const Quad<T> sums = four_rows_times(n - M, row, row + (M > i + 1 ? n : 0), row + (M > i + 2 ? 2 * n : 0),
-                                             row + (M > i + 3 ? 3 * n : 0), x);
+        const Quad<T> sums = four_rows_times(n - M, four_rows(l + i * n + M, n, M - i), x);
 #pragma GCC unroll 4
         for (int k = 0; k < 4; ++k)
             if (i + k < M) u[i + k] -= sums[k];
@@ -127,7 +135,7 @@ inline void substitute_pairs(const Front& front, const T* sources, T* x, const T
                 });
             else
                 with_length(block.len, [&](const auto len) {
-                    rows_times<T, kAdd>(block.rows, len, src, block.step, z + block.col, x + block.row);
+                    rows_times<T, kAdd>(block.rows, len, {src, block.step}, z + block.col, x + block.row);
                 });
         } else {
             for_each(block, src,
@@ -137,16 +145,12 @@ inline void substitute_pairs(const Front& front, const T* sources, T* x, const T
     if (!(shape.flags & kNested)) return;
     // The last pair reads no other; each one before it reads later ones only.
     for (int32_t row = shape.p - 1; row >= 0; --row)
-        for (int32_t k = 0; k < shape.num_blocks; ++k)
-            if (shape.blocks[k].kind == kG)
-                for_row(shape.blocks[k], sources + front.sources[k], row,
-                        [&](int64_t j, T v) { axpy(x + row * columns, v, x + j * columns, columns); });
+        for_reads(front, sources, row, [&](int64_t j, T v) { axpy(x + row * columns, v, x + j * columns, columns); });
 }
 
 // x -= Σ_j l[j] z[j], over `n` rows of z.
 template <class T>
-GNEWT_INLINE
-void subtract_rows(T* x, const T* l, const T* z, int64_t n, int64_t columns) {
+GNEWT_INLINE void subtract_rows(T* x, const T* l, const T* z, int64_t n, int64_t columns) {
     if (columns == 1)
         x[0] -= dot(l, z, n);
     else
@@ -155,8 +159,7 @@ void subtract_rows(T* x, const T* l, const T* z, int64_t n, int64_t columns) {
 
 // z[j] -= l[j] x, over `n` rows of z.
 template <class T>
-GNEWT_INLINE
-void subtract_multiples(T* z, const T* l, const T* x, int64_t n, int64_t columns) {
+GNEWT_INLINE void subtract_multiples(T* z, const T* l, const T* x, int64_t n, int64_t columns) {
     if (columns == 1)
         axpy(z, -x[0], l, n);
     else
@@ -164,19 +167,17 @@ void subtract_multiples(T* z, const T* l, const T* x, int64_t n, int64_t columns
 }
 
 template <class T>
-GNEWT_INLINE
-void gather(T* to, const T* z, const int32_t* ids, int64_t n, int64_t columns) {
+GNEWT_INLINE void gather(T* to, const T* z, const int32_t* ids, int64_t n, int64_t columns) {
     for (int64_t i = 0; i < n; ++i)
         for (int64_t c = 0; c < columns; ++c) to[i * columns + c] = z[ids[i] * columns + c];
 }
 template <class T>
-GNEWT_INLINE
-void scatter(const T* from, T* z, const int32_t* ids, int64_t n, int64_t columns) {
+GNEWT_INLINE void scatter(const T* from, T* z, const int32_t* ids, int64_t n, int64_t columns) {
     for (int64_t i = 0; i < n; ++i)
         for (int64_t c = 0; c < columns; ++c) z[ids[i] * columns + c] = from[i * columns + c];
 }
 
-// The solution in one front that has no record: `l` are its rows of L. z[slots, columns] holds the right-hand sides as rows of L at the pivots.
+// The solution in one front without a record: `l` are its rows of L. `local`: [p + q + b, columns] work space.
 template <class T>
 inline void descend(const Front& front, const T* sources, const T* l, T* z, int64_t columns, T* local) {
     const int64_t p = front.shape.p, q = front.shape.q, n = q + front.shape.b;
@@ -184,7 +185,7 @@ inline void descend(const Front& front, const T* sources, const T* l, T* z, int6
     T *x = local, *rest = local + p * columns;
     gather(rest, z, front.slots + p, n, columns);
     if (columns == 1)
-        back_substitute_rows(q, n, l, n, rest);
+        back_substitute_rows(q, n, {l, n}, rest);
     else
         for (int64_t k = q - 1; k >= 0; --k)
             subtract_rows(rest + k * columns, l + k * n + k + 1, rest + (k + 1) * columns, n - k - 1, columns);
@@ -194,7 +195,7 @@ inline void descend(const Front& front, const T* sources, const T* l, T* z, int6
     scatter(x, z, front.slots, p, columns);
 }
 
-// ... and in one that has.
+// The solution in one front with a record.
 template <class T>
 inline void descend_record(const Front& front, const RecordWalk<T>& record, const T* l, const T* sources, T* z,
                            int64_t columns, T* local) {
@@ -211,7 +212,7 @@ inline void descend_record(const Front& front, const RecordWalk<T>& record, cons
     scatter(x, z, front.slots, p, columns);
 }
 
-// Solutions from the roots down. `factor_end`: behind the rows of the fronts that have no record.
+// Solutions from the roots down. `factor_end`: behind the rows of L that stand where the plan has room for them.
 template <class T>
 inline void back_substitute(const PlanView& plan, const T* sources, const T* factor_end, const Records<T>& records,
                             T* z, int64_t columns, T* local) {
@@ -230,16 +231,14 @@ inline void back_substitute(const PlanView& plan, const T* sources, const T* fac
     }
 }
 
-// z[p | rest] on its way up: what a front's pairs pass to the rest, z_rest += Fᵀ(I - G)⁻ᵀ z_p.
+// What the pairs of a front pass to the rest on the way up: z_rest += Fᵀ(I - G)⁻ᵀ z_p, for `x` = z_p.
 template <class T>
 inline void lift_pairs(const Front& front, const T* sources, T* x, T* rest, int64_t columns) {
     const Shape& shape = front.shape;
     if (shape.flags & kNested)
         for (int32_t row = 0; row < shape.p; ++row)
-            for (int32_t k = 0; k < shape.num_blocks; ++k)
-                if (shape.blocks[k].kind == kG)
-                    for_row(shape.blocks[k], sources + front.sources[k], row,
-                            [&](int64_t j, T v) { axpy(x + j * columns, v, x + row * columns, columns); });
+            for_reads(front, sources, row,
+                      [&](int64_t j, T v) { axpy(x + j * columns, v, x + row * columns, columns); });
     for (int32_t k = 0; k < shape.num_blocks; ++k) {
         const Block& block = shape.blocks[k];
         if (block.kind != kF) break;  // blocks are sorted by kind
@@ -274,7 +273,19 @@ inline void divide(const RecordWalk<T>& record, const T* l, T* z, int64_t column
     }
 }
 
-// Another right-hand side: up with Fᵀ and L, then down as above. z[slots, columns] starts with b at the inputs.
+// Eliminate the rows of a record, whose L is `l`, in right-hand sides.
+template <class T>
+inline void lift_record(const RecordWalk<T>& record, const T* l, T* z, int64_t columns, T* rest) {
+    gather(rest, z, record.ids, record.n, columns);
+    for (int64_t k = 0; k < record.taken; ++k)
+        subtract_multiples(rest + (k + 1) * columns, l + k * record.n + k + 1, rest + k * columns, record.n - k - 1,
+                           columns);
+    divide(record, l, rest, columns);
+    scatter(rest, z, record.ids, record.n, columns);
+}
+
+// Another right-hand side: up with Fᵀ and L, then down by back_substitute. `z` starts with the right-hand sides at the
+// inputs.
 template <class T>
 inline void solve_again(const PlanView& plan, const T* sources, const T* factor, const Records<T>& records, T* z,
                         int64_t columns, T* local) {
@@ -290,13 +301,7 @@ inline void solve_again(const PlanView& plan, const T* sources, const T* factor,
             scatter(rest, z, front.slots + p, n, columns);
         }
         if (record.front == f) {
-            const T* l = record.rows(factor);
-            gather(rest, z, record.ids, record.n, columns);
-            for (int64_t k = 0; k < record.taken; ++k)
-                subtract_multiples(rest + (k + 1) * columns, l + k * record.n + k + 1, rest + k * columns,
-                                   record.n - k - 1, columns);
-            divide(record, l, rest, columns);
-            scatter(rest, z, record.ids, record.n, columns);
+            lift_record(record, record.rows(factor), z, columns, rest);
             record.next();
         } else {
             if (!p) gather(rest, z, front.slots, n, columns);

@@ -1,4 +1,7 @@
 // Short vectors by the compiler's extension: one source for SSE2, AVX2, AVX-512 and NEON.
+//
+// Vec<T> fills a register of the instruction set; Quad<T> holds four numbers in every instruction set.
+// All kernels of the engine are written with these two types. Nothing here knows of fronts or plans.
 #pragma once
 #include "memory.hpp"
 
@@ -8,6 +11,8 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
+// A tile of kTileRows × kTileVectors vectors holds the sums of a matrix product. The sums, one row of the right factor
+// and one number of the left factor must fit into the registers: 32 of them in AVX-512 and NEON, 16 elsewhere.
 #if defined(__AVX512F__)
 constexpr int kVectorBytes = 64;
 constexpr int kTileRows = 8;
@@ -24,7 +29,7 @@ constexpr int kTileRows = 4;
 #if defined(__AVX2__) || defined(__aarch64__)
 constexpr int kTileVectors = 3;
 #else
-constexpr int kTileVectors = 2;  // sixteen registers, no fused multiply-add
+constexpr int kTileVectors = 2;  // without fused multiply-add every product needs a register of its own
 #endif
 
 template <class T>
@@ -40,9 +45,11 @@ struct VecOf<float> {
 template <class T>
 using Vec = typename VecOf<T>::type;
 
+// Numbers in a vector.
 template <class T>
 constexpr int64_t kWidth = kVectorBytes / int64_t(sizeof(T));
 
+// A length rounded up, or down, to whole vectors.
 template <class T>
 constexpr int64_t padded(int64_t n) {
     return (n + kWidth<T> - 1) / kWidth<T> * kWidth<T>;
@@ -52,23 +59,26 @@ constexpr int64_t floor_to_vector(int64_t n) {
     return n / kWidth<T> * kWidth<T>;
 }
 
-template <class T>
-GNEWT_INLINE
-Vec<T> load(const T* p) {
-    Vec<T> v;
+template <class V, class T>
+GNEWT_INLINE V read(const T* p) {
+    V v;
     __builtin_memcpy(&v, p, sizeof v);
     return v;
 }
 template <class T>
-GNEWT_INLINE
-void store(T* p, Vec<T> v) { __builtin_memcpy(p, &v, sizeof v); }
+GNEWT_INLINE Vec<T> load(const T* p) {
+    return read<Vec<T>>(p);
+}
 template <class T>
-GNEWT_INLINE
-Vec<T> vabs(Vec<T> v) {
+GNEWT_INLINE void store(T* p, Vec<T> v) {
+    __builtin_memcpy(p, &v, sizeof v);
+}
+template <class T>
+GNEWT_INLINE Vec<T> vabs(Vec<T> v) {
     constexpr decltype(v < 0) sign = ~(decltype(v < 0){} + (decltype((v < 0)[0] + 0)(1) << (8 * sizeof(T) - 1)));
     return (Vec<T>)((decltype(v < 0))v & sign);
 }
-// All bits set in the first `n` lanes.
+// A vector of integers of the same width; first_lanes(n) has all bits set in its first n lanes.
 template <class T>
 using Lanes = decltype(Vec<T>{} < Vec<T>{});
 constexpr int8_t kLanes[2 * kVectorBytes] = {
@@ -81,41 +91,35 @@ constexpr int8_t kLanes[2 * kVectorBytes] = {
 #endif
     -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
 template <class T>
-GNEWT_INLINE
-Lanes<T> first_lanes(int64_t n) {
-    Lanes<T> mask;
-    __builtin_memcpy(&mask, kLanes + kVectorBytes - n * int64_t(sizeof(T)), sizeof mask);
-    return mask;
+GNEWT_INLINE Lanes<T> first_lanes(int64_t n) {
+    return read<Lanes<T>>(kLanes + kVectorBytes - n * int64_t(sizeof(T)));
 }
 template <class T>
-GNEWT_INLINE
-T sum(Vec<T> v) {
+GNEWT_INLINE T sum(Vec<T> v) {
     T total = 0;
     for (int i = 0; i < kWidth<T>; ++i) total += v[i];
     return total;
 }
 
-// A length that the compiler knows.
+// A number that the compiler knows.
 template <int64_t N>
 struct Length {
     static constexpr int64_t value = N;
     constexpr operator int64_t() const { return N; }
 };
 
-// Call run(k as a constant) for k in [K, M), one after the other.
+// Call run(k) for k in [K, M), one after the other, with k as a constant.
 template <int M, int K = 0, class Run>
-GNEWT_INLINE
-void for_constants(Run run) {
+GNEWT_INLINE void for_constants(Run run) {
     if constexpr (K < M) {
         run(Length<K>{});
         for_constants<M, K + 1>(run);
     }
 }
 
-// Call run(m as a constant) for m in [1, M].
+// Call run(m) with m, which is in [1, M], as a constant.
 template <int M, class Run>
-GNEWT_INLINE
-void with_rows(int64_t m, Run run) {
+GNEWT_INLINE void with_rows(int64_t m, Run run) {
     if constexpr (M == 1)
         run(Length<1>{});
     else if (m == M)
@@ -124,7 +128,7 @@ void with_rows(int64_t m, Run run) {
         with_rows<M - 1>(m, run);
 }
 
-// Four numbers, in every instruction set: for transposing.
+// Four numbers.
 template <class T>
 struct QuadOf {
     typedef T type __attribute__((vector_size(4 * sizeof(T))));
@@ -133,15 +137,13 @@ template <class T>
 using Quad = typename QuadOf<T>::type;
 
 template <class T>
-GNEWT_INLINE
-Quad<T> load4(const T* p) {
-    Quad<T> v;
-    __builtin_memcpy(&v, p, sizeof v);
-    return v;
+GNEWT_INLINE Quad<T> load4(const T* p) {
+    return read<Quad<T>>(p);
 }
 template <class T>
-GNEWT_INLINE
-void store4(T* p, Quad<T> v) { __builtin_memcpy(p, &v, sizeof v); }
+GNEWT_INLINE void store4(T* p, Quad<T> v) {
+    __builtin_memcpy(p, &v, sizeof v);
+}
 
 #if defined(__clang__) || __GNUC__ >= 12
 #define GNEWT_SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
@@ -153,8 +155,7 @@ using Index4 = decltype(Quad<T>{} < Quad<T>{});
 
 // Four rows become four columns.
 template <class T>
-GNEWT_INLINE
-void transpose(Quad<T>& a, Quad<T>& b, Quad<T>& c, Quad<T>& d) {
+GNEWT_INLINE void transpose(Quad<T>& a, Quad<T>& b, Quad<T>& c, Quad<T>& d) {
     const Quad<T> e = GNEWT_SHUFFLE(a, b, 0, 4, 2, 6), f = GNEWT_SHUFFLE(a, b, 1, 5, 3, 7);
     const Quad<T> g = GNEWT_SHUFFLE(c, d, 0, 4, 2, 6), h = GNEWT_SHUFFLE(c, d, 1, 5, 3, 7);
     a = GNEWT_SHUFFLE(e, g, 0, 1, 4, 5);
@@ -165,15 +166,13 @@ void transpose(Quad<T>& a, Quad<T>& b, Quad<T>& c, Quad<T>& d) {
 
 // The diagonal of four rows.
 template <class T>
-GNEWT_INLINE
-Quad<T> diagonal(Quad<T> a, Quad<T> b, Quad<T> c, Quad<T> d) {
+GNEWT_INLINE Quad<T> diagonal(Quad<T> a, Quad<T> b, Quad<T> c, Quad<T> d) {
     const Quad<T> e = GNEWT_SHUFFLE(a, b, 0, 5, 2, 3), f = GNEWT_SHUFFLE(c, d, 0, 1, 2, 7);
     return GNEWT_SHUFFLE(e, f, 0, 1, 6, 7);
 }
-// A symmetric matrix from its lower triangle.
+// Four rows of which the lower triangle is given become a symmetric matrix.
 template <class T>
-GNEWT_INLINE
-void symmetric(Quad<T>& a, Quad<T>& b, Quad<T>& c, Quad<T>& d) {
+GNEWT_INLINE void symmetric(Quad<T>& a, Quad<T>& b, Quad<T>& c, Quad<T>& d) {
     Quad<T> e = a, f = b, g = c, h = d;
     transpose<T>(e, f, g, h);
     a = e;
@@ -181,20 +180,22 @@ void symmetric(Quad<T>& a, Quad<T>& b, Quad<T>& c, Quad<T>& d) {
     c = GNEWT_SHUFFLE(c, g, 0, 1, 2, 7);
 }
 template <class T>
-GNEWT_INLINE
-Quad<T> abs4(Quad<T> x) { return x < 0 ? -x : x; }
+GNEWT_INLINE Quad<T> abs4(Quad<T> x) {
+    return x < 0 ? -x : x;
+}
 template <class T>
-GNEWT_INLINE
-Quad<T> max4(Quad<T> x, Quad<T> y) { return x < y ? y : x; }
-// Whether a comparison holds for all four.
+GNEWT_INLINE Quad<T> max4(Quad<T> x, Quad<T> y) {
+    return x < y ? y : x;
+}
+// Whether a comparison holds for all four numbers.
 template <class Mask>
-GNEWT_INLINE
-bool all4(Mask m) { return (m[0] & m[1]) & (m[2] & m[3]); }
+GNEWT_INLINE bool all4(Mask m) {
+    return (m[0] & m[1]) & (m[2] & m[3]);
+}
 
 // x · y
 template <class T>
-GNEWT_INLINE
-T dot(const T* x, const T* y, int64_t n) {
+GNEWT_INLINE T dot(const T* x, const T* y, int64_t n) {
     constexpr int64_t w = kWidth<T>;
     T total = 0;
     int64_t i = 0;
@@ -209,8 +210,7 @@ T dot(const T* x, const T* y, int64_t n) {
 
 // y += c * x
 template <class T>
-GNEWT_INLINE
-void axpy(T* y, T c, const T* x, int64_t n) {
+GNEWT_INLINE void axpy(T* y, T c, const T* x, int64_t n) {
     for (int64_t i = 0; i < n; ++i) y[i] += c * x[i];
 }
 

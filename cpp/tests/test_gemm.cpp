@@ -12,7 +12,7 @@
 using namespace gnewt::engine::GNEWT_ISA;
 
 template <class T, int UPDATE>
-void compare(int64_t k, int64_t first, int64_t last, int part, int64_t cols, int64_t extra, Random& random) {
+void compare(int64_t k, int64_t first, int64_t last, Triangle part, int64_t cols, int64_t extra, Random& random) {
     const int64_t ld = padded<T>(cols > last ? cols : last) + extra, rows = last;
     const auto fill = [&](std::vector<T>& m) {
         for (T& x : m) x = T(random.uniform());
@@ -20,7 +20,8 @@ void compare(int64_t k, int64_t first, int64_t last, int part, int64_t cols, int
     std::vector<T> a(size_t(k * ld + 64)), b(a.size()), c(size_t(rows * ld + 64)), out(c.size());
     fill(a), fill(b), fill(c);
     out = c;
-    multiply<T, UPDATE, false>(k, first, last, part, cols, a.data(), ld, b.data(), ld, c.data(), ld, out.data(), ld);
+    multiply<T, UPDATE, false>(k, {first, last, part, cols}, {a.data(), ld}, {b.data(), ld}, {c.data(), ld},
+                               {out.data(), ld});
     const T tol = 64 * Precision<T>::eps;
     for (int64_t i = 0; i < rows; ++i)
         for (int64_t j = 0; j < cols; ++j) {
@@ -43,7 +44,7 @@ void compare_asking(int64_t k, int64_t rows, int64_t cols, Random& random) {
     std::vector<T> a(size_t(k * lda + 64)), b(size_t(k * ldb + 64)), out(size_t(rows * ldo + 64));
     for (T& x : a) x = T(random.uniform());
     for (T& x : b) x = T(random.uniform());
-    multiply_asking<T, false>(k, rows, cols, a.data(), lda, b.data(), ldb, out.data(), ldo);
+    multiply_asking<T, false>(k, rows, cols, {a.data(), lda}, {b.data(), ldb}, {out.data(), ldo});
     for (int64_t i = 0; i < rows; ++i)
         for (int64_t j = 0; j < cols; ++j) {
             T sum = 0;
@@ -60,7 +61,8 @@ void compare_less(int64_t k, int64_t m, int64_t n, Random& random) {
         out(size_t(n * ld + 64));
     for (auto* x : {&a, &b, &c, &d})
         for (T& y : *x) y = T(random.uniform());
-    multiply_less<T, false>(k, a.data(), ld, b.data(), ld, m, c.data(), ldc, d.data(), ld, n, out.data(), ld);
+    multiply_less<T, false>(n, {k, {a.data(), ld}, {b.data(), ld}}, {m, {c.data(), ldc}, {d.data(), ld}},
+                            {out.data(), ld});
     for (int64_t i = 0; i < n; ++i)
         for (int64_t j = 0; j <= i; ++j) {
             T sum = 0;
@@ -94,7 +96,8 @@ void compare_packed(int64_t k, int64_t first, int64_t last, int64_t beside, Rand
     for (auto* x : {&a, &b, &c})
         for (T& y : *x) y = T(random.uniform());
     std::vector<T> out = c;
-    multiply_packed<T, kSubtract>(k, first, last, cols, a.data(), last, b.data(), ld, out.data(), ld, scratch.data());
+    multiply_packed<T, kSubtract>(k, {first, last, kUpper, cols}, {a.data(), last}, {b.data(), ld}, {out.data(), ld},
+                                  scratch.data());
     for (int64_t i = 0; i < last; ++i)
         for (int64_t j = 0; j < ld; ++j) {
             T sum = 0;

@@ -190,7 +190,7 @@ void test_plain_rows_agree_with_the_search() {
         Matrix a = random_symmetric(n, random, 0);
         for (int64_t i = 0; i < n; ++i) a[size_t(i * n + i)] += i % 3 ? double(n) : -double(n);
         const int64_t q = 1 + random.below(n), b = n - q;
-        const int part = random.below(2) ? kUpper : kLower;
+        const Triangle part = random.below(2) ? kUpper : kLower;
         Work w(a, n);
         for (int64_t i = q; part == kLower && i < n; ++i)
             for (int64_t j = q; j < i; ++j) w.r[size_t(i * w.ld + j)] = a[size_t(i * n + j)];
@@ -201,7 +201,7 @@ void test_plain_rows_agree_with_the_search() {
         Tally tally;
         bool called = false;
         CHECK((eliminate_rows<double, 0, false>(
-            {w.r.data(), w.ld, n, rho.data(), 1, w.bound.data(), w.l.data(), w.y.data()}, q, part, schur.data(), lds,
+            {w.r.data(), w.ld, n, rho.data(), 1, w.bound.data(), w.l.data(), w.y.data()}, q, part, {schur.data(), lds},
             tally, [&] { called = true; })));
         CHECK(called);
         const Result other = careful(a, n, q);
@@ -258,13 +258,14 @@ void test_stage_agrees_with_plain_rows() {
             Tally tally, expected;
             bool called = false;
             const Strided<double> f_u{f.data(), ld}, f_x{f.data() + at, ld}, c_u{c.data(), ld}, c_x{c.data() + at, ld};
+            const ConstView<double> fs{g.data(), lds};
             CHECK((eliminate_stage<double, 0, false>(
                 {r.data(), ld, n, rho.data(), 1, size.data(), l.data(), y.data(), at - q}, q,
-                {p, g.data(), lds, f_u, c_u}, shift, {p, g.data(), lds, f_x, c_x, at}, f_x, b.data() + at, ld,
-                schur.data(), lds, tally, [](auto) {}, [&] { called = true; })));
+                {{p, fs, f_u, c_u}, shift, {p, fs, f_x, c_x, at}, {p, f_x.view(), {b.data() + at, ld}}},
+                {schur.data(), lds}, tally, [](auto) {}, [&] { called = true; })));
             CHECK((eliminate_rows<double, 0, false>(
-                {w.r.data(), w.ld, n, plain.data(), 1, w.bound.data(), w.l.data(), w.y.data()}, q, kUpper, other.data(),
-                lds, expected, [] {})));
+                {w.r.data(), w.ld, n, plain.data(), 1, w.bound.data(), w.l.data(), w.y.data()}, q, kUpper,
+                {other.data(), lds}, expected, [] {})));
             CHECK(called && l[size_t(q * n)] == 77);  // nothing is written behind the rows
             CHECK(tally.positive == expected.positive && tally.negative == expected.negative);
             for (int64_t i = 0; i < q; ++i)

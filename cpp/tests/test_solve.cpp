@@ -22,9 +22,9 @@ void compare(int64_t rows, int64_t cols, Random& random) {
     const T tol = 16 * Precision<T>::eps * T(cols + 1);
     for (int update = 0; update < 3; ++update) {
         y = given;
-        if (update == kSet) rows_times<T, kSet>(rows, cols, a.data(), step, z.data(), y.data());
-        if (update == kAdd) rows_times<T, kAdd>(rows, cols, a.data(), step, z.data(), y.data());
-        if (update == kSubtract) rows_times<T, kSubtract>(rows, cols, a.data(), step, z.data(), y.data());
+        if (update == kSet) rows_times<T, kSet>(rows, cols, {a.data(), step}, z.data(), y.data());
+        if (update == kAdd) rows_times<T, kAdd>(rows, cols, {a.data(), step}, z.data(), y.data());
+        if (update == kSubtract) rows_times<T, kSubtract>(rows, cols, {a.data(), step}, z.data(), y.data());
         for (int64_t i = 0; i < rows + 4; ++i) {
             T sum = 0;
             for (int64_t j = 0; i < rows && j < cols; ++j) sum += a[size_t(i * step + j)] * z[size_t(j)];
@@ -44,7 +44,7 @@ void compare_back(int64_t q, int64_t n, Random& random) {
     std::vector<T> expected = z;
     for (int64_t k = q - 1; k >= 0; --k)
         for (int64_t j = k + 1; j < n; ++j) expected[size_t(k)] -= l[size_t(k * n + j)] * expected[size_t(j)];
-    back_substitute_rows(q, n, l.data(), n, z.data());
+    back_substitute_rows(q, n, {l.data(), n}, z.data());
     for (int64_t i = 0; i < n; ++i) CHECK(abs(z[size_t(i)] - expected[size_t(i)]) <= 16 * Precision<T>::eps * T(n + 1));
 }
 

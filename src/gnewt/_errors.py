@@ -17,7 +17,7 @@ _LIBRARY_ROOTS = (
 
 
 class GnewtError(ValueError):
-    """Base of every exception that gnewt raises on purpose."""
+    """Base of every exception that gnewt raises on purpose. Its message has the three parts that it is made of."""
 
     def __init__(self, what: str, where: str = "", remedy: str = "") -> None:
         super().__init__(explain_error(what, where, remedy))
@@ -61,12 +61,7 @@ class AccuracyWarning(UserWarning):
 
 def explain_error(what: str, where: str = "", remedy: str = "") -> str:
     """Join the three parts of an error into one message."""
-    parts = [what]
-    if where:
-        parts.append(f"  where: {where}")
-    if remedy:
-        parts.append(f"  what to do: {remedy}")
-    return "\n".join(parts)
+    return what + (where and f"\n  where: {where}") + (remedy and f"\n  what to do: {remedy}")
 
 
 def user_line() -> str:

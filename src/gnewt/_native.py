@@ -11,7 +11,6 @@ import os
 import sys
 from enum import IntEnum
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.ctypeslib import ndpointer
@@ -228,7 +227,7 @@ def place_entries(
     a: np.ndarray,
     b: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return (entry_ptr, entry_row, entry_col, target) of `plan.layout`."""
+    """Return (entry_ptr, entry_row, entry_col, target) of `plan.fronts`."""
     assert LIBRARY is not None
     _check_ends(sep_ptr, sep_position)
     _check_length(sep_ptr, len(elim_ptr))
@@ -243,19 +242,6 @@ def place_entries(
     return entry_ptr, row[: num_entries.value].copy(), col[: num_entries.value].copy(), target
 
 
-class EngineLayout(NamedTuple):
-    """A plan as the engine reads it, and what it takes to run."""
-
-    array: np.ndarray
-    """int32: see cpp/plan_format.hpp."""
-    factor_size: int
-    """Numbers that a factor takes."""
-    index_size: int
-    """Integers that a factor takes."""
-    largest_front: int
-    """Unknowns of the largest front, without its pairs."""
-
-
 def lay_out_for_engine(
     num_inputs: int,
     num_slots: int,
@@ -263,8 +249,10 @@ def lay_out_for_engine(
     fronts: tuple[np.ndarray, ...],
     nonzeros: tuple[np.ndarray, ...],
     num_sources: int,
-) -> EngineLayout:
-    """Return the plan as the engine reads it.
+) -> tuple[np.ndarray, int, int, int]:
+    """Return the plan as the engine reads it (cpp/plan_format.hpp), and three sizes.
+
+    These are the numbers and the integers that a factor takes, and the unknowns of the largest front without its pairs.
 
     Args:
         fronts: the arrays of `graph.Plan` from `parent` to `entry_col`.
@@ -300,7 +288,7 @@ def lay_out_for_engine(
         LIBRARY.gnewt_layout_copy(layout, array)
     finally:
         LIBRARY.gnewt_layout_free(layout)
-    return EngineLayout(array, *sizes[1:].tolist())
+    return array, int(sizes[1]), int(sizes[2]), int(sizes[3])
 
 
 def instance_levels(

@@ -14,8 +14,8 @@ import pytest
 import gnewt
 from gnewt.graph import forward
 from gnewt.kkt import PathWalk, SerialWalk, causal_order
+from gnewt.newton.causal import CausalElimination, causal_elimination, order_of_slots
 from gnewt.newton.objective import Objective
-from gnewt.newton.sweep import Sweep, order_of_slots, sweep_of
 from gnewt.newton.system import system_of
 from helpers.random_graphs import random_graph
 from helpers.systems import pendulum
@@ -65,13 +65,15 @@ def check(target: Any, x: Any, shift: float) -> None:
     """Slots of a rollout are those of the graph; small steps are Newton steps; gains are what the value function says."""
     point = jax.tree.map(jnp.asarray, Objective(target).at((x,)))
     system = system_of(point, "causal")
-    models, sweep = system.linearize(point), sweep_of(system)
+    models, sweep = system.linearize(point), causal_elimination(system)
     number = point.structure.num_inputs
-    serial = Sweep(point.structure, SerialWalk(causal_order(point.structure, order_of_slots(system))))
+    serial = CausalElimination(
+        point.structure, SerialWalk(causal_order(point.structure, order_of_slots(system)))
+    )
     step, _ = system.factor_solve(models, shift, -models.duals[:number])
 
     @partial(jax.jit, static_argnums=(0, 1))
-    def run(sweep: Sweep, duals: str, models: Any) -> Any:
+    def run(sweep: CausalElimination, duals: str, models: Any) -> Any:
         found = sweep.eliminate(point.data, models, shift, duals, definite=False)
         return [sweep.roll_out(point.data, models, found, length) for length in (0.4, 1e-7)]
 
@@ -79,7 +81,7 @@ def check(target: Any, x: Any, shift: float) -> None:
         slots, near = run(sweep, duals, models)
         exact = forward(point.structure, system.maps, point.data, slots[:number])
         assert np.abs(exact - slots).max() <= 1e-13 * max(1.0, np.abs(slots).max())
-        if sweep.is_path:
+        if isinstance(sweep.walk, PathWalk):
             again, _ = run(serial, duals, models)
             assert np.abs(again - slots).max() <= 1e-9 * np.abs(slots).max()
         if duals == "zero" and shift == 0:
@@ -119,7 +121,7 @@ def test_delay_system(delay: int) -> None:
 def test_a_long_chain_is_a_loop() -> None:
     f, us = delayed(40, 2)
     point = Objective(f).at((us,))
-    walk = sweep_of(system_of(point, "causal")).walk
+    walk = causal_elimination(system_of(point, "causal")).walk
     assert isinstance(walk, PathWalk)
     assert max(loop.repeats for loop in walk.loops) > 30
 

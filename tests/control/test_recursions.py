@@ -11,9 +11,9 @@ import pytest
 
 import gnewt
 from gnewt import control
+from gnewt.newton.causal import causal_elimination
 from gnewt.newton.objective import Objective
 from gnewt.newton.policy import make_policy
-from gnewt.newton.sweep import sweep_of
 from gnewt.newton.system import system_of
 from helpers.stages import differentiate, linear_step, nonlinear_step, recursion
 from helpers.systems import SYSTEMS, linear_quadratic
@@ -69,7 +69,7 @@ def test_policies_and_value_functions(case: Case, method: str) -> None:
 @pytest.mark.parametrize("length", [0.3, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_nonlinear_back_substitution(case: Case, method: str, length: float) -> None:
     system = system_of(case.point, "causal", "exact" if method == "newton" else "gauss_newton")
-    models, sweep = system.linearize(case.point), sweep_of(system)
+    models, sweep = system.linearize(case.point), causal_elimination(system)
     found = sweep.eliminate(case.point.data, models, 0.0, DUALS[method], definite=False)
     slots = sweep.roll_out(case.point.data, models, found, length)
     theirs = nonlinear_step(
@@ -83,7 +83,7 @@ def test_expected_decrease_along_the_curve(case: Case, method: str, order: int) 
     """E18: η Σ q_uᵀk + ½η² Σ kᵀQ_uu k is f's change along the curve; up to third order with the duals of the value function,
     which see the bend of the curve, up to second order otherwise."""
     system = system_of(case.point, "causal", "exact" if method == "newton" else "gauss_newton")
-    models, sweep = system.linearize(case.point), sweep_of(system)
+    models, sweep = system.linearize(case.point), causal_elimination(system)
     found = sweep.eliminate(case.point.data, models, 0.0, DUALS[method], definite=False)
     slope = sum(float(jnp.sum(swept.slope)) for swept, _ in found)
     curve = sum(float(jnp.sum(swept.curve)) for swept, _ in found)
@@ -125,7 +125,7 @@ def _wide(method: str) -> Any:
 def test_linear_and_nonlinear_differ_at_second_order(case: Case) -> None:
     """Along η·g-scaled policies, the difference of the two shrinks with η²."""
     system = system_of(case.point, "causal")
-    models, sweep = system.linearize(case.point), sweep_of(system)
+    models, sweep = system.linearize(case.point), causal_elimination(system)
     found = sweep.eliminate(case.point.data, models, 0.0, "adjoint", definite=False)
     newton = np.ravel(gnewt.newton_step(case.problem, order="causal")(case.us))
     errors = []
@@ -138,7 +138,7 @@ def test_linear_and_nonlinear_differ_at_second_order(case: Case) -> None:
 
 def test_a_shift_is_exactly_that_of_the_hessian(case: Case) -> None:
     system = system_of(case.point, "causal")
-    models, sweep = system.linearize(case.point), sweep_of(system)
+    models, sweep = system.linearize(case.point), causal_elimination(system)
     found = sweep.eliminate(case.point.data, models, 0.7, "adjoint", definite=False)
     step = np.ravel(gnewt.newton_step(case.problem, order="causal", shift=0.7)(case.us))
     length = 1e-6

@@ -68,5 +68,8 @@ def test_names_are_those_of_the_sources():
     for owner, name in set(re.findall(r"`(\w+)::(\w+)`", TEXT)):
         assert re.search(rf"\b(?:class|struct) {owner}\b", code), owner
         assert re.search(rf"\b{name}\b", code), name
+    for names, file in re.findall(r"((?:`\w+`(?:, )?)+) in `(\w+\.hpp)`", TEXT):
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"\b{name}\b", ENGINE[file]), (name, file)
     for name in set(re.findall(r"`(k[A-Z]\w+)`", TEXT)):
         assert re.search(rf"\b{name}\b", code + (ROOT / "cpp" / "plan_format.hpp").read_text()), name

@@ -15,8 +15,8 @@ import numpy as np
 from gnewt.graph import Structure, forward
 
 
-def local_models(graph: Structure, s: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each family J[n, m, k] and the Hessian of every output H[n, m, k, k]."""
+def local_models(graph: Structure, s: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+    """For each family J[n, m, k], the Hessian of every output H[n, m, k, k] and the values [n, m]: one program."""
     models = []
     for family, data in zip(graph.families, graph.data, strict=True):
         axes = (0, *family.data_axes)
@@ -25,9 +25,10 @@ def local_models(graph: Structure, s: np.ndarray) -> list[tuple[np.ndarray, np.n
         def psi(v: Any, *d: Any, family: Any = family) -> Any:
             return family.fn(v, *d).reshape(-1)
 
-        J = jax.jit(jax.vmap(jax.jacfwd(psi), axes))(x, *data)
-        H = jax.jit(jax.vmap(jax.jacfwd(jax.jacrev(psi)), axes))(x, *data)
-        models.append((np.asarray(J), np.asarray(H)))
+        def model(v: Any, *d: Any, psi: Any = psi) -> tuple[Any, Any, Any]:
+            return jax.jacfwd(psi)(v, *d), jax.jacfwd(jax.jacrev(psi))(v, *d), psi(v, *d)
+
+        models.append(tuple(np.asarray(part) for part in jax.jit(jax.vmap(model, axes))(x, *data)))
     return models
 
 
@@ -50,12 +51,8 @@ def lifted(graph: Structure, x: np.ndarray, v: np.ndarray) -> tuple[float, np.nd
     lam = np.zeros(graph.num_slots)
     value = 0.0
     for f in graph.losses:
-        family = graph.families[f]
-        axes = (0, *family.data_axes)
-        value += float(
-            np.sum(np.asarray(jax.vmap(family.fn, axes)(s[family.args], *graph.data[f]), np.float64))
-        )
-        np.add.at(lam, family.args, models[f][0][:, 0, :])
+        value += float(np.sum(models[f][2], dtype=np.float64))
+        np.add.at(lam, graph.families[f].args, models[f][0][:, 0, :])
     for f, i in reversed(order):
         family = graph.families[f]
         np.add.at(lam, family.args[i], models[f][0][i].T @ lam[family.outs[i]])
@@ -75,9 +72,9 @@ def lifted(graph: Structure, x: np.ndarray, v: np.ndarray) -> tuple[float, np.nd
     return value, lam[:N], dlam[:N]
 
 
-def check_patterns(graph: Structure, models: list[tuple[np.ndarray, np.ndarray]]) -> None:
+def check_patterns(graph: Structure, models: list[tuple[np.ndarray, ...]]) -> None:
     """A pattern never hides a nonzero."""
-    for family, (J, H) in zip(graph.families, models, strict=True):
+    for family, (J, H, _) in zip(graph.families, models, strict=True):
         assert not np.any(J[:, ~family.jac_pattern]), f"{family.name}: Jacobian pattern"
         assert not np.any(H[:, :, ~family.hess_pattern]), f"{family.name}: Hessian pattern"
 
@@ -101,8 +98,8 @@ def errors(
 
     value, grad, hvp = lifted(graph, np.asarray(x), v)
     compiled = jax.jit if jit else lambda fn: fn
-    g, Hv = compiled(lambda z, t: jax.jvp(jax.grad(flat), (z,), (t,)))(x, v)
-    true = float(compiled(flat)(x))
+    (true, g), (_, Hv) = compiled(lambda z, t: jax.jvp(jax.value_and_grad(flat), (z,), (t,)))(x, v)
+    true = float(true)
     return (
         abs(value - true) / max(1.0, abs(true)),
         _relative(grad, np.asarray(g)),

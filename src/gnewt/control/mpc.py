@@ -18,10 +18,10 @@ from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.solve import Solution, switches
 from gnewt.control.tables import find_places
 from gnewt.newton import Rollout
+from gnewt.newton.causal import causal_elimination
 from gnewt.newton.loop import Task, run
 from gnewt.newton.objective import Objective
 from gnewt.newton.rollout import choose_search
-from gnewt.newton.sweep import sweep_of
 from gnewt.newton.system import system_of
 
 
@@ -107,7 +107,7 @@ def _program(problem: Problem, iterations: int, method: str) -> Callable[..., MP
         task = Task(system, point)
         last, _ = run(task, search, point.x, 0.0, iterations)
         plan = system.structure.unravel(last.x)
-        sweep = sweep_of(system)
+        sweep = causal_elimination(system)
         found, safe = policies.policies(task, sweep, last.models)
         places = find_places(sweep.walk.input_steps, controls, states)
         gains = places.read("gains", [swept.gain for swept, _ in found])

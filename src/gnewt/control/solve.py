@@ -22,7 +22,7 @@ from gnewt.control.tables import find_places
 from gnewt.newton import Policy, Progress, Record, Result, Rollout, minimize
 from gnewt.newton.loop import Search
 from gnewt.newton.objective import Objective
-from gnewt.newton.policy import Group, make_policy
+from gnewt.newton.policy import RuleGroup, make_policy
 from gnewt.newton.system import OrderLike
 
 METHODS = {
@@ -188,7 +188,7 @@ class Solution:
         with jax.ensure_compile_time_eval():
             return {name: np.asarray(places.read(name, found)) for name, found in parts.items()}
 
-    def _refuse_others(self, group: Group, controls: np.ndarray, states: np.ndarray) -> None:
+    def _refuse_others(self, group: RuleGroup, controls: np.ndarray, states: np.ndarray) -> None:
         """Raise PlanError if a control listens to something that is neither its state nor shared by all stages."""
         structure = self.factor_policy.structure
         stage = np.full(structure.num_slots + 1, -1)

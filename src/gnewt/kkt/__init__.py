@@ -1,9 +1,9 @@
 """Plan + x ↦ factor: linearisation (once per iterate) and elimination (once per shift)."""
 
-from gnewt.kkt.causal.blocks import DUALS, Numbers, Swept, Values, hessian_blocks, jacobian_blocks
+from gnewt.kkt.causal.blocks import DUALS, CausalModels, local_blocks
+from gnewt.kkt.causal.front import FoundPolicies, HessianAlgebra, RootAlgebra
 from gnewt.kkt.causal.order import CausalOrder, causal_order
 from gnewt.kkt.causal.path import PathWalk, path_walk
-from gnewt.kkt.causal.root import eliminate_roots
 from gnewt.kkt.causal.serial import SerialWalk
 from gnewt.kkt.derivatives.linearize import CURVATURES, LocalModels, first_nonfinite, linearize
 from gnewt.kkt.derivatives.product import lifted_product
@@ -19,26 +19,25 @@ __all__ = [
     "OK",
     "SINGULAR",
     "STATUSES",
+    "CausalModels",
     "CausalOrder",
     "Elimination",
     "EliminationStatus",
+    "FoundPolicies",
+    "HessianAlgebra",
     "LocalModels",
-    "Numbers",
     "PathWalk",
     "Prepared",
     "ReferenceFactor",
+    "RootAlgebra",
     "SerialWalk",
-    "Swept",
-    "Values",
     "causal_order",
     "choose_engine",
-    "eliminate_roots",
     "factorize",
     "first_nonfinite",
-    "hessian_blocks",
-    "jacobian_blocks",
     "lifted_product",
     "linearize",
+    "local_blocks",
     "path_walk",
     "prepare",
 ]

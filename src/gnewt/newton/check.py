@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt._errors import InternalError, explain_error
+from gnewt._errors import InternalError
 from gnewt.graph import Structure
 from gnewt.kkt import LocalModels, lifted_product
 from gnewt.newton.objective import Point
@@ -65,13 +65,11 @@ def _compare(
         return
     where = _suspect(structure, worst if len(ours) == structure.num_inputs else 0)
     raise InternalError(
-        explain_error(
-            f"the structure read from the objective has a wrong {what}: relative error "
-            f"{error[worst] / scale:.1e} at {structure.slot_name(worst)}",
-            where,
-            "this is a bug in gnewt: please report it with the function; meanwhile mark the part opaque "
-            "(wrap it in a jax.custom_vjp), or build a gnewt.Graph by hand",
-        )
+        f"the structure read from the objective has a wrong {what}: relative error "
+        f"{error[worst] / scale:.1e} at {structure.slot_name(worst)}",
+        where,
+        "this is a bug in gnewt: please report it with the function; meanwhile mark the part opaque "
+        "(wrap it in a jax.custom_vjp), or build a gnewt.Graph by hand",
     )
 
 

@@ -220,17 +220,13 @@ class Factor:
         self._refuse_traced("sample")
         if not self.is_positive_definite:
             raise StepError(
-                explain_error(
-                    f"cannot sample: H + {self.shift}·I is not positive definite, its inertia is {tuple(self.inertia)}",
-                    remedy="factorize at a minimum, or give a larger shift",
-                )
+                f"cannot sample: H + {self.shift}·I is not positive definite, its inertia is {tuple(self.inertia)}",
+                remedy="factorize at a minimum, or give a larger shift",
             )
         if not self.plan.causal:
             raise StepError(
-                explain_error(
-                    f"cannot sample along the order {self.plan.order_name!r}, which is not causal",
-                    remedy="factorize with order='causal'",
-                )
+                f"cannot sample along the order {self.plan.order_name!r}, which is not causal",
+                remedy="factorize with order='causal'",
             )
         structure = self.system.structure
         noise = np.asarray(jax.random.normal(key, (structure.num_inputs, 1)), np.float64)
@@ -243,10 +239,8 @@ class Factor:
     def _refuse_traced(self, what: str) -> None:
         if self.is_traced:
             raise StepError(
-                explain_error(
-                    f"{what} runs on the host and cannot be part of a compiled function",
-                    remedy="return the factor from the jitted function and call it there",
-                )
+                f"{what} runs on the host and cannot be part of a compiled function",
+                remedy="return the factor from the jitted function and call it there",
             )
 
 

@@ -106,7 +106,7 @@ def solve_with_products(
     few = _lanczos(multiply, ball, _begin(ball, min(most, _FEW)))
 
     def more() -> tuple[Array, Array, Array]:
-        return _finish(multiply, ball, _lanczos(multiply, ball, _grow(few, most)))
+        return _finish(multiply, ball, _lanczos(multiply, ball, _grow(few, _begin(ball, most))))
 
     def enough() -> tuple[Array, Array, Array]:
         return _finish(multiply, ball, few)
@@ -118,15 +118,16 @@ def solve_with_products(
 
 def _begin(ball: _Ball, most: int) -> _Lanczos:
     n, dtype = ball.gradient.size, ball.gradient.dtype
-    zero, false = jnp.zeros((), dtype), jnp.zeros((), bool)
-    empty = jnp.zeros(most, dtype)
-    basis = jnp.zeros((_rows(most), n), dtype)
-    first = ball.gradient / jnp.maximum(ball.size, jnp.finfo(dtype).tiny)
-    small = _Small(empty, zero, zero - jnp.inf)
-    count = jnp.zeros((), jnp.int32)
-    return _Lanczos(
-        basis.at[0].set(first), empty, empty, jnp.zeros((2, most), dtype), false, count, small, false, false
+    zero, empty, count, no = (
+        jnp.zeros((), dtype),
+        jnp.zeros(most, dtype),
+        jnp.zeros((), jnp.int32),
+        jnp.zeros((), bool),
     )
+    first = ball.gradient / jnp.maximum(ball.size, jnp.finfo(dtype).tiny)
+    basis = jnp.zeros((_rows(most), n), dtype).at[0].set(first)
+    small = _Small(empty, zero, zero - jnp.inf)
+    return _Lanczos(basis, empty, empty, jnp.zeros((2, most), dtype), no, count, small, no, no)
 
 
 def _rows(most: int) -> int:
@@ -134,23 +135,13 @@ def _rows(most: int) -> int:
     return -(-(most + 1) // _BLOCK) * _BLOCK
 
 
-def _grow(s: _Lanczos, most: int) -> _Lanczos:
-    """Go on with more memory."""
+def _grow(s: _Lanczos, empty: _Lanczos) -> _Lanczos:
+    """Go on with the memory of a larger empty one."""
 
-    def longer(v: Array, to: int) -> Array:
-        return jnp.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, to - v.shape[-1])])
+    def pad(old: Array, new: Array) -> Array:
+        return jnp.pad(old, [(0, more - few) for few, more in zip(old.shape, new.shape, strict=True)])
 
-    return _Lanczos(
-        jnp.pad(s.basis, ((0, _rows(most) - len(s.basis)), (0, 0))),
-        longer(s.diagonal, most),
-        longer(s.beside, most),
-        longer(s.lost, most),
-        s.again,
-        s.size,
-        s.small._replace(y=longer(s.small.y, most)),
-        jnp.zeros((), bool),
-        jnp.zeros((), bool),
-    )
+    return jax.tree.map(pad, s, empty)._replace(done=empty.done, full=empty.full)
 
 
 def _lanczos(multiply: Product, ball: _Ball, begin: _Lanczos) -> _Lanczos:
@@ -176,17 +167,8 @@ def _lanczos(multiply: Product, ball: _Ball, begin: _Lanczos) -> _Lanczos:
         looks = ended | (k % jnp.maximum(1, _power_of_two_below(k) // 4) == 0)
         small = jax.lax.cond(looks, lambda: _solve_tridiagonal(diagonal, s.beside, k, ball), lambda: s.small)
         accurate = looks & (beta * jnp.abs(small.y[at]) <= ball.share * ball.size)
-        return _Lanczos(
-            basis,
-            diagonal,
-            s.beside.at[at].set(beta),
-            lost,
-            due & ~s.again,
-            k,
-            small,
-            ended | accurate,
-            ended & ~spanned & ~accurate,
-        )
+        beside, full = s.beside.at[at].set(beta), ended & ~spanned & ~accurate
+        return _Lanczos(basis, diagonal, beside, lost, due & ~s.again, k, small, ended | accurate, full)
 
     return jax.lax.while_loop(lambda s: ~s.done, extend, begin)
 

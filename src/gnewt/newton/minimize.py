@@ -6,18 +6,18 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt._errors import PerformanceNotice, PlanError, WidthError, explain_error
+from gnewt._errors import PerformanceNotice, PlanError, WidthError
 from gnewt._typing import PyTree
-from gnewt.graph import Graph, Maps, Structure
+from gnewt.graph import Graph, Structure
 from gnewt.newton.check import self_check
 from gnewt.newton.factor import Factor
-from gnewt.newton.loop import Limits, Proposal, Record, Search, State, Task, largest, run, settle, start
+from gnewt.newton.loop import Record, Search, State, Task, largest, run, settle, start
 from gnewt.newton.numbers import Inertia, RealLike, as_count, as_real
 from gnewt.newton.objective import Objective, Point
 from gnewt.newton.products import ProductSystem
@@ -25,7 +25,7 @@ from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result, X
 from gnewt.newton.rollout import choose_search
 from gnewt.newton.statuses import Status
-from gnewt.newton.system import Operands, OrderLike, SlotOrder, System, system_of
+from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
 from gnewt.newton.trust_region import TrustRegion
 
 _MINUTES, _SECONDS = 1e12, 1e10
@@ -114,10 +114,8 @@ def _system(
         warnings.warn(notice, PerformanceNotice, stacklevel=3)
     if not isinstance(search, TrustRegion):
         raise PlanError(
-            explain_error(
-                f"{type(search).__name__} needs to factorise H + μI, and the tree is too wide for that",
-                remedy="use search=TrustRegion(), which can do with products H·v",
-            )
+            f"{type(search).__name__} needs to factorise H + μI, and the tree is too wide for that",
+            remedy="use search=TrustRegion(), which can do with products H·v",
         )
     structure = point.structure
     return structure.memo(("products", curvature), lambda: ProductSystem(structure, curvature))
@@ -136,9 +134,9 @@ class _Host:
     def run(self, point: Point, tol: RealLike, max_steps: int, memory: object, check: bool) -> Result:
         system, began = self.system, time.monotonic()
         key = ("loop", system, self.search)
-        compiled: _Compiled = system.structure.memo(key, lambda: _compile(system, self.search))
+        begin, propose, finish = system.structure.memo(key, lambda: _compile(system, self.search))
         models = system.linearize(point)
-        state, limits = compiled.begin(system.operands, point, models, tol, max_steps, memory)
+        state, limits = begin(system.operands, point, point.x, models, tol, max_steps, memory)
         if int(state.code) == Status.NONFINITE:
             bad = system.nonfinite(point, state.models)
             detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
@@ -151,10 +149,10 @@ class _Host:
             with self.reporter as reporter:
                 while int(state.code) == Status.RUNNING and ended is None:
                     before = int(state.step)
-                    proposal = compiled.propose(system.operands, point, state)
+                    proposal = propose(system.operands, point, state.at)
                     there = dataclasses.replace(point, x=proposal.x)
                     after = system.linearize(there, proposal.slots) if bool(proposal.wanted) else state.models
-                    state = compiled.settle(system.operands, point, limits, state, proposal, after)
+                    state = finish(system.operands, point, limits, state, proposal, after)
                     if int(state.step) > before:
                         history.append(_on_host(state.record))
                         reporter.show(before, history[-1])
@@ -185,28 +183,13 @@ class _Host:
         return Status.STOPPED if self.callback(seen) is True else None
 
 
-class _Compiled(NamedTuple):
-    """The parts of the loop, compiled with the integers of the system as operands. Derivatives are not among them."""
+def _compile(system: System | ProductSystem, search: Search) -> tuple[Callable[..., Any], ...]:
+    """`start`, `propose` and `settle`, with the integers of the system as operands. Derivatives are not among them."""
 
-    begin: Callable[..., tuple[State, Limits]]
-    propose: Callable[[Operands | Maps, Point, State], Proposal]
-    settle: Callable[..., State]
+    def part(run: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(lambda operands, point, *args: run(Task(system.bind(operands), point), search, *args))
 
-
-def _compile(system: System | ProductSystem, search: Search) -> _Compiled:
-    def task_of(operands: Any, point: Point) -> Task:
-        return Task(system.bind(operands), point)
-
-    def begin(operands: Operands | Maps, point: Point, *args: Any) -> tuple[State, Limits]:
-        return start(task_of(operands, point), search, point.x, *args)
-
-    def propose(operands: Operands | Maps, point: Point, state: State) -> Proposal:
-        return search.propose(task_of(operands, point), state.at)
-
-    def finish(operands: Operands | Maps, point: Point, *args: Any) -> State:
-        return settle(task_of(operands, point), search, *args)
-
-    return _Compiled(jax.jit(begin), jax.jit(propose), jax.jit(finish))
+    return part(start), part(lambda task, search, at: search.propose(task, at)), part(settle)
 
 
 def _result(

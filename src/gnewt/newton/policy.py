@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,9 +11,9 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float, Int
 
-from gnewt.graph import Structure
-from gnewt.kkt import CausalOrder, LocalModels
-from gnewt.newton.sweep import Sweep, sweep_of
+from gnewt.graph import Data, Structure
+from gnewt.kkt import CausalOrder, FoundPolicies, LocalModels
+from gnewt.newton.causal import causal_elimination
 from gnewt.newton.system import System
 
 
@@ -51,7 +50,7 @@ class Rule:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Group:
+class RuleGroup:
     """Rules of equal shape, [R, ...]; slots beyond the last are padding."""
 
     inputs: np.ndarray
@@ -67,7 +66,7 @@ class Policy:
     """The rules of all inputs, in the order of their elimination. Iterate over it, or ask for the rule of an input."""
 
     structure: Structure
-    groups: tuple[Group, ...]
+    groups: tuple[RuleGroup, ...]
     order: CausalOrder
 
     def __len__(self) -> int:
@@ -107,28 +106,22 @@ class Policy:
 
 def make_policy(
     system: System,
-    data: Any,
+    data: Data,
     models: LocalModels,
-    shift: Any,
+    shift: Array | float,
     duals: str = "adjoint",
     square_root: bool = False,
 ) -> Policy:
     """Eliminate once more, causally, and keep what is known of the inputs."""
-    sweep = sweep_of(system)
-    run = system.structure.memo(
-        ("policy", sweep, duals, square_root), lambda: jax.jit(partial(_run, sweep, duals, square_root))
-    )
-    found = run(sweep.arrays, data, models, shift)
+    elimination = causal_elimination(system)
+
+    def run(arrays: Any, data: Data, models: LocalModels, shift: Array | float) -> FoundPolicies:
+        bound = elimination.bind(arrays)
+        return bound.eliminate(data, models, shift, duals, True, square_root, definite=False)
+
+    key = ("policy", elimination, duals, square_root)
+    found = system.structure.memo(key, lambda: jax.jit(run))(elimination.arrays, data, models, shift)
     groups = []
-    for (swept, values), (inputs, listens) in zip(found, sweep.walk.input_steps, strict=True):
-        groups.append(Group(inputs, listens, swept.k, swept.gain, values.gradient, values.hessian))
-    return Policy(system.structure, tuple(groups), sweep.walk.order)
-
-
-def _run(
-    sweep: Sweep, duals: str, square_root: bool, arrays: Any, data: Any, models: LocalModels, shift: Any
-) -> Any:
-    bound = sweep.bind(arrays)
-    return bound.eliminate(
-        data, models, shift, duals, keep_values=True, square_root=square_root, definite=False
-    )
+    for (policy, values), (inputs, listens) in zip(found, elimination.walk.input_steps, strict=True):
+        groups.append(RuleGroup(inputs, listens, policy.k, policy.gain, *values))
+    return Policy(system.structure, tuple(groups), elimination.walk.order)

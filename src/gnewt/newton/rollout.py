@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from gnewt._errors import PlanError, explain_error
-from gnewt.kkt import DUALS, LocalModels
+from gnewt._errors import PlanError
+from gnewt.kkt import DUALS, FoundPolicies, LocalModels
+from gnewt.newton.causal import CausalElimination, causal_elimination
 from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, noise_of
 from gnewt.newton.loop import (
     Iterate,
@@ -25,7 +26,6 @@ from gnewt.newton.loop import (
     line_record,
     scale_of,
 )
-from gnewt.newton.sweep import Found, Sweep, sweep_of
 from gnewt.newton.system import System
 from gnewt.newton.trust_region import TrustRegion
 
@@ -81,15 +81,11 @@ class Rollout:
 
     def __post_init__(self) -> None:
         if self.duals not in DUALS:
-            raise PlanError(
-                explain_error(f"unknown duals {self.duals!r}", remedy=f"use one of {', '.join(DUALS)}")
-            )
+            raise PlanError(f"unknown duals {self.duals!r}", remedy=f"use one of {', '.join(DUALS)}")
         if self.square_root and self.duals != "zero":
             raise PlanError(
-                explain_error(
-                    f"the square-root form needs positive semidefinite pieces; duals={self.duals!r} have others (E22)",
-                    remedy="use duals='zero' (iLQR), or square_root=False",
-                )
+                f"the square-root form needs positive semidefinite pieces; duals={self.duals!r} have others (E22)",
+                remedy="use duals='zero' (iLQR), or square_root=False",
             )
 
     @property
@@ -113,7 +109,7 @@ class Rollout:
         often good, and costs one elimination, where finding a μ costs many. Only if its full or half step is not, μ is raised.
         """
         assert isinstance(task.system, System), "products have no policies"
-        sweep, models, memory = sweep_of(task.system), at.models, at.memory
+        sweep, models, memory = causal_elimination(task.system), at.models, at.memory
         noise = noise_of(task, models)
 
         def attempt(a: _Attempt) -> _Attempt:
@@ -142,7 +138,9 @@ class Rollout:
         slots, wanted = done.tried.found, done.good & done.tried.passed
         return Proposal(slots[: task.size], wanted, done.tries, done.evaluations, done, slots)
 
-    def policies(self, task: Task, sweep: Sweep, models: LocalModels) -> tuple[Found, Array]:
+    def policies(
+        self, task: Task, sweep: CausalElimination, models: LocalModels
+    ) -> tuple[FoundPolicies, Array]:
         """Policies with the least μ for which they are safe, 0 if possible; and whether there are any."""
         zero = jnp.zeros_like(models.value)
         state = (zero, zero + 1, jnp.zeros((), jnp.int32))
@@ -202,12 +200,14 @@ class Rollout:
         share = jnp.where(self._leaves_out(count), jnp.zeros_like(shift), 1)
         return jnp.where(same, shift, higher), jnp.where(same, factor, faster), share
 
-    def _run(self, task: Task, sweep: Sweep, models: LocalModels, shift: Array, share: Array) -> Found:
+    def _run(
+        self, task: Task, sweep: CausalElimination, models: LocalModels, shift: Array, share: Array
+    ) -> FoundPolicies:
         return sweep.eliminate(
             task.point.data, models, shift, self.duals, square_root=self.square_root, share=share
         )
 
-    def _line(self, models: LocalModels, found: Found, shift: Array) -> Line:
+    def _line(self, models: LocalModels, found: FoundPolicies, shift: Array) -> Line:
         """The model along the curve: slope Σ q_uᵀk and curvature Σ kᵀQ_uu k, with μ where μ is part of the model."""
         slope = sum((jnp.sum(swept.slope) for swept, _ in found), jnp.zeros_like(shift))
         curve = sum((jnp.sum(swept.curve) for swept, _ in found), jnp.zeros_like(shift))
@@ -216,7 +216,7 @@ class Rollout:
         return Line(models.value, slope, curve)
 
 
-def _is_good(found: Found) -> Array:
+def _is_good(found: FoundPolicies) -> Array:
     pivots = [jnp.all(swept.pivot > 0) & jnp.all(jnp.isfinite(swept.k)) for swept, _ in found]
     return jnp.all(jnp.stack(pivots))
 
@@ -228,32 +228,24 @@ def choose_search(search: Search | None, duals: str, back_substitution: str) -> 
     """The search that `minimize` runs with: the given one, a trust region, or a rollout."""
     if back_substitution not in BACK_SUBSTITUTIONS or duals not in DUALS:
         raise PlanError(
-            explain_error(
-                f"unknown duals {duals!r} or back-substitution {back_substitution!r}",
-                remedy=f"use duals in {', '.join(DUALS)} and back_substitution in {', '.join(BACK_SUBSTITUTIONS)}",
-            )
+            f"unknown duals {duals!r} or back-substitution {back_substitution!r}",
+            remedy=f"use duals in {', '.join(DUALS)} and back_substitution in {', '.join(BACK_SUBSTITUTIONS)}",
         )
     if search is not None and (isinstance(search, type) or not isinstance(search, Search)):
         raise PlanError(
-            explain_error(
-                f"search is {search!r}, which is none",
-                remedy="give an object: gnewt.newton.TrustRegion(), LineSearch() or Rollout()",
-            )
+            f"search is {search!r}, which is none",
+            remedy="give an object: gnewt.newton.TrustRegion(), LineSearch() or Rollout()",
         )
     if back_substitution == "linear":
         if duals == "value":
             raise PlanError(
-                explain_error(
-                    "value duals are those of policies, which linear back-substitution does not follow",
-                    remedy="use back_substitution='nonlinear' (DDP)",
-                )
+                "value duals are those of policies, which linear back-substitution does not follow",
+                remedy="use back_substitution='nonlinear' (DDP)",
             )
         return TrustRegion() if search is None else search
     if search is not None and not isinstance(search, Rollout):
         raise PlanError(
-            explain_error(
-                f"{type(search).__name__} searches along a line, nonlinear back-substitution along a curve",
-                remedy="leave search out, or give a gnewt.newton.Rollout",
-            )
+            f"{type(search).__name__} searches along a line, nonlinear back-substitution along a curve",
+            remedy="leave search out, or give a gnewt.newton.Rollout",
         )
     return Rollout(duals) if search is None else search

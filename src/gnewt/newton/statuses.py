@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._errors import StepError, explain_error
+from gnewt._errors import StepError
 from gnewt._typing import Array
 from gnewt.kkt import EliminationStatus
 from gnewt.newton.numbers import Count, is_known
@@ -108,9 +108,7 @@ def status_of(code: Count, kind: type[_Kind]) -> _Kind:
     """Turn a number into a status, or say what to use instead where the number is not known yet."""
     if not is_known(code):
         raise StepError(
-            explain_error(
-                "a status has no name inside jit or vmap, nor for a batch",
-                remedy=f"use `code`, which counts in gnewt.newton.{kind.__name__}, or `success`",
-            )
+            "a status has no name inside jit or vmap, nor for a batch",
+            remedy=f"use `code`, which counts in gnewt.newton.{kind.__name__}, or `success`",
         )
     return kind(int(code))

@@ -157,11 +157,11 @@ def factorize(
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
+    check: bool = True,
     order: OrderLike = "auto",
     shift: RealLike = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
-    check: bool = True,
 ) -> Callable[..., Any]:
     """Return a function that eliminates H + μI at its arguments and returns a `Factor`.
 

@@ -135,20 +135,9 @@ def solve_subproblem(
         newton = s.shift + (length - radius) / radius * length**2 / stretch
         return _narrow(goal, _improve(goal, s, look), look, newton)
 
-    zero = jnp.zeros((), jnp.int32)
-    begin = _Bracket(
-        jnp.maximum(guess, 0.0),
-        spectrum.lower,
-        jnp.full_like(guess, jnp.inf),
-        jnp.zeros_like(gradient),
-        jnp.zeros_like(guess),
-        jnp.full_like(guess, -jnp.inf),
-        spectrum,
-        jnp.zeros((), bool),
-        zero,
-        zero,
-        jnp.zeros_like(guess),
-    )
+    zero, none, inf = jnp.zeros_like(guess), jnp.zeros((), jnp.int32), jnp.full_like(guess, jnp.inf)
+    first, nothing = jnp.maximum(guess, 0.0), jnp.zeros_like(gradient)
+    begin = _Bracket(first, spectrum.lower, inf, nothing, zero, -inf, spectrum, none > 0, none, none, zero)
     end = jax.lax.while_loop(
         lambda s: ~s.done & (s.since < max_factorizations) & (s.tries < _MOST), attempt, begin
     )

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gnewt._errors import PlanError, WidthError, explain_error
+from gnewt._errors import PlanError, WidthError
 from gnewt._typing import PyTree
 from gnewt.graph import Handle, Maps, Plan, Structure, evaluate, forward, objective
 from gnewt.kkt import (
@@ -174,9 +174,7 @@ def system_of(
 ) -> System:
     """Return the system of a structure for the given options; plans and compiled functions are made once."""
     if curvature not in CURVATURES:
-        raise PlanError(
-            explain_error(f"unknown curvature {curvature!r}", remedy=f"use one of {', '.join(CURVATURES)}")
-        )
+        raise PlanError(f"unknown curvature {curvature!r}", remedy=f"use one of {', '.join(CURVATURES)}")
     structure = point.structure
     platform = jax.default_backend()
     name, why = choose_engine(engine, platform)
@@ -216,10 +214,8 @@ def refuse_memory(plan: Plan) -> None:
     available = memory_limit()
     if plan.certificate.bytes > available:
         raise WidthError(
-            explain_error(
-                f"the tree is too wide for memory ({available / 1e9:.1f} GB may be used): {plan.certificate}",
-                remedy="try order='best_of'; split global reductions into terms; or use a matrix-free method",
-            )
+            f"the tree is too wide for memory ({available / 1e9:.1f} GB may be used): {plan.certificate}",
+            remedy="try order='best_of'; split global reductions into terms; or use a matrix-free method",
         )
 
 

@@ -27,46 +27,26 @@ from gnewt.plan.tree import TreeDecomposition, sum_rows
 class TimeModel(NamedTuple):
     """Constants of the modelled times, in picoseconds. The native twin gets these same numbers with every call."""
 
-    few: int = 16
-    """Children up to which their messages are looked at one by one."""
-    large: int = 100_000
-    """Scalars beyond which fronts are left alone: their times would leave 64 bits."""
-    front: int = 22_000
-    """A causal front before its first flop."""
-    input: int = 27_500
-    """One input: its pivot and the test of the pivot."""
-    input_row: int = 1_360
-    """One entry in the row of an input."""
-    cube: int = 7
-    """n³ - b³, to which the Schur complement is proportional."""
-    pairs: int = 54_000
-    """The substitution of pairs before its first flop."""
-    product: int = 46
-    """One multiply-add of a substitution; dearer than those of a Schur complement, since the rows are short."""
-    cross: int = 1_600
-    """One entry between a pair and the rest."""
-    nested: int = 3_000
-    """One entry of the matrix of pairs that read each other."""
-    nested_pair: int = 1_500
-    """One read of a pair by a pair, for each pair of the front."""
-    nested_rest: int = 180
-    """One read of a pair by a pair, for each scalar of the front that is no pair."""
-    free_front: int = 150_000
-    """A front of a free plan before its first flop."""
-    free_unknown: int = 50_000
-    """One unknown of a free plan: the search for its pivot."""
-    free_entry: int = 2_500
-    """One entry of a front of a free plan."""
-    free_product: int = 100
-    """One entry of a front of a free plan, for each unknown that is eliminated."""
-    message: int = 32_500
-    """A message from a child to a causal parent."""
-    straddling: int = 49_500
-    """What a message costs more if it meets pairs and others in the parent, and is added in several pieces."""
-    whole: int = 16_500
-    """What a message costs more if it meets pairs alone or others alone."""
-    message_entry: int = 690
-    """One entry of a message."""
+    few: int = 16  # children up to which their messages are looked at one by one
+    large: int = 100_000  # scalars beyond which fronts are left alone: their times would leave 64 bits
+    front: int = 22_000  # a causal front before its first flop
+    input: int = 27_500  # one input: its pivot and the test of the pivot
+    input_row: int = 1_360  # one entry in the row of an input
+    cube: int = 7  # n³ - b³, to which the Schur complement is proportional
+    pairs: int = 54_000  # the substitution of pairs before its first flop
+    product: int = 46  # one multiply-add of a substitution
+    cross: int = 1_600  # one entry between a pair and the rest
+    nested: int = 3_000  # one entry of the matrix of pairs that read each other
+    nested_pair: int = 1_500  # one read of a pair by a pair, for each pair of the front
+    nested_rest: int = 180  # one read of a pair by a pair, for each scalar of the front that is no pair
+    free_front: int = 150_000  # a front of a free plan before its first flop
+    free_unknown: int = 50_000  # one unknown of a free plan: the search for its pivot
+    free_entry: int = 2_500  # one entry of a front of a free plan
+    free_product: int = 100  # one entry of a front of a free plan, for each unknown that is eliminated
+    message: int = 32_500  # a message from a child to a causal parent
+    straddling: int = 49_500  # more for a message that meets pairs and others in the parent: several pieces
+    whole: int = 16_500  # more for a message that meets pairs alone or others alone
+    message_entry: int = 690  # one entry of a message
 
 
 MODEL = TimeModel()

@@ -1,24 +1,27 @@
 """Causal elimination, step by step: which slots go when, and what they are coupled to. Integers, once per order.
 
-Where `gnewt.kkt.engines.choose` solves, this walk explains: it eliminates one *unit* at a time (the outputs of an instance, or inputs
-that belong together), so that every input comes out as an affine policy of slots that are known before it. Units go
-before everything that their instances read.
+The engines (`gnewt.kkt.engines`) solve; this elimination explains. A step eliminates one *unit*: the outputs of an instance,
+or inputs that belong together. Every input is then an affine policy of slots that are known before it.
+Units go before everything that their instances read.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
+import scipy.sparse
+import scipy.sparse.csgraph
 
 from gnewt.graph import Structure
 
+_NONE = np.zeros(0, np.int64)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Step:
+class CausalStep:
     """One unit to eliminate. Node units are substituted, input units minimised over."""
 
     is_input: bool
@@ -39,7 +42,7 @@ class CausalOrder:
     """The steps of an elimination of a structure, children first."""
 
     structure: Structure
-    steps: tuple[Step, ...]
+    steps: tuple[CausalStep, ...]
 
     @property
     def width(self) -> int:
@@ -60,8 +63,7 @@ def causal_order(structure: Structure, slots: np.ndarray) -> CausalOrder:
     position = np.empty(structure.num_slots, np.int64)
     position[slots] = np.arange(structure.num_slots)
     unit_of, members = _units(structure)
-    reads = _reads(structure, unit_of, len(members))
-    near = _coupled(structure, unit_of, len(members))
+    reads, near = _neighbours(structure, unit_of, len(members))
     waiting = np.zeros(len(members), np.int64)
     for parents in reads:
         waiting[list(parents)] += 1
@@ -90,62 +92,34 @@ def causal_order(structure: Structure, slots: np.ndarray) -> CausalOrder:
 
 
 def _units(structure: Structure) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Slots that one instance defines belong together, unless one of them reads another."""
+    """Slots that one instance defines belong together, unless one of them reads another: (unit of slot, slots of units)."""
     n = structure.num_slots
-    root = np.arange(n)
-
-    def find(a: int) -> int:
-        while root[a] != a:
-            root[a] = root[root[a]]
-            a = int(root[a])
-        return a
-
-    for f in structure.nodes:
-        outs = structure.families[f].outs
-        assert outs is not None
-        for row in outs if outs.shape[1] > 1 else ():
-            first = find(int(row[0]))
-            for s in row[1:].tolist():
-                root[find(s)] = first
-    root = np.array([find(a) for a in range(n)])
-    for f in structure.nodes:
-        family = structure.families[f]
-        assert family.outs is not None
-        if not family.k or not family.m:
-            continue
-        mixed = (root[family.args][:, :, None] == root[family.outs][:, None, :]).any((1, 2))
-        for name in np.unique(root[family.outs[mixed]]):
-            mine = np.flatnonzero(root == name)
-            root[mine] = mine
-    _, unit_of = np.unique(root, return_inverse=True)
-    unit_of = np.ravel(unit_of)
+    families = [structure.families[f] for f in structure.nodes]
+    tables = [(family.args, family.outs) for family in families if family.outs is not None and family.m]
+    first = np.concatenate([_NONE, *(outs[:, :1].repeat(outs.shape[1] - 1, 1).ravel() for _, outs in tables)])
+    other = np.concatenate([_NONE, *(outs[:, 1:].ravel() for _, outs in tables)])
+    together = scipy.sparse.coo_matrix((np.ones(len(first), bool), (first, other)), shape=(n, n))
+    unit_of = np.asarray(scipy.sparse.csgraph.connected_components(together, directed=False)[1], np.int64)
+    apart = np.zeros(n, bool)
+    for args, outs in tables:
+        mixed = (unit_of[args][:, :, None] == unit_of[outs][:, None, :]).any((1, 2))
+        apart[unit_of[outs[mixed]]] = True
+    unit_of = np.where(apart[unit_of], n + np.arange(n), unit_of)
+    _, unit_of = np.unique(unit_of, return_inverse=True)
     order = np.argsort(unit_of, kind="stable")
     return unit_of, np.split(order, np.flatnonzero(np.diff(unit_of[order])) + 1)
 
 
-def _reads(structure: Structure, unit_of: np.ndarray, num: int) -> list[set[int]]:
-    """For each unit, the units that its instances read."""
-    reads: list[set[int]] = [set() for _ in range(num)]
-    for f in structure.nodes:
-        family = structure.families[f]
-        assert family.outs is not None
-        for args, outs in zip(unit_of[family.args].tolist(), unit_of[family.outs].tolist(), strict=True):
-            for u in set(outs):
-                reads[u].update(args)
-                reads[u].discard(u)
-    return reads
-
-
-def _coupled(structure: Structure, unit_of: np.ndarray, num: int) -> list[set[int]]:
-    """For each unit, the units that share a loss with it."""
-    near: list[set[int]] = [set() for _ in range(num)]
-    for f in structure.losses:
-        for args in unit_of[structure.families[f].args].tolist():
-            scope = set(args)
-            for u in scope:
-                near[u] |= scope
-                near[u].discard(u)
-    return near
+def _neighbours(structure: Structure, unit_of: np.ndarray, num: int) -> tuple[list[set[int]], list[set[int]]]:
+    """For each unit, the units that its instances read, and the units that share a loss with it."""
+    reads, near = ([set[int]() for _ in range(num)] for _ in range(2))
+    for family in structure.families:
+        found, ends = (near, family.args) if family.outs is None else (reads, family.outs)
+        for args, mine in zip(unit_of[family.args].tolist(), unit_of[ends].tolist(), strict=True):
+            for u in set(mine):
+                found[u].update(args)
+                found[u].discard(u)
+    return reads, near
 
 
 def _steps(
@@ -154,7 +128,7 @@ def _steps(
     members: list[np.ndarray],
     rank: list[int],
     found: list[tuple[list[int], set[int]]],
-) -> list[Step]:
+) -> list[CausalStep]:
     """Write the eliminated units out in slots, and give each the instances that belong to it."""
     when = np.zeros(len(members), np.int64)
     for i, (units, _) in enumerate(found):
@@ -178,17 +152,13 @@ def _steps(
     for i, (units, separator) in enumerate(found):
         late = sorted(separator, key=rank.__getitem__)
         steps.append(
-            Step(
+            CausalStep(
                 bool(members[units[0]][0] < structure.num_inputs),
                 np.sort(np.concatenate([members[u] for u in units])),
-                _join([members[u] for u in late]),
+                np.concatenate([_NONE, *(members[u] for u in late)]),
                 tuple(losses[i]),
                 tuple(nodes[i]),
                 tuple(finished[i]),
             )
         )
     return steps
-
-
-def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)

@@ -52,22 +52,22 @@ def lay_out_native(plan: Plan, num_sources: int) -> NativeLayout:
     fronts = (plan.parent, *tables, plan.entry_ptr, plan.entry_row, plan.entry_col)
     nonzeros = (plan.source, plan.target, plan.pair_entry, plan.input_entry)
     try:
-        made = _native.lay_out_for_engine(
+        array, numbers, integers, largest = _native.lay_out_for_engine(
             plan.num_inputs, plan.num_slots, plan.causal, fronts, nonzeros, num_sources
         )
     except OverflowError as error:
         raise PlanError(str(error)) from None
     if plan.causal:
-        factor_size, index_size = max(made.factor_size, 1), 4
+        factor_size, index_size = max(numbers, 1), 4
     else:
-        factor_size, index_size = int(SLACK * made.factor_size) + 64, int(SLACK * made.index_size) + 68
+        factor_size, index_size = int(SLACK * numbers) + 64, int(SLACK * integers) + 68
     return NativeLayout(
-        array=made.array,
+        array=array,
         num_inputs=plan.num_inputs,
         num_unknowns=plan.num_unknowns,
         num_sources=num_sources,
         factor_size=factor_size,
         index_size=index_size,
-        largest_front=made.largest_front,
+        largest_front=largest,
         causal=plan.causal,
     )

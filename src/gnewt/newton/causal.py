@@ -1,4 +1,4 @@
-"""Sweep: the causal elimination of a system as policies, and nonlinear back-substitution. Once per structure and order."""
+"""The causal elimination of a system: policies of the inputs, and nonlinear back-substitution. Once per structure and order."""
 
 from __future__ import annotations
 
@@ -6,69 +6,57 @@ import dataclasses
 from functools import cached_property
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float
 
 from gnewt._errors import PlanError, explain_error
-from gnewt.graph import Structure, objective
+from gnewt.graph import Data, Maps, Structure, objective
 from gnewt.kkt import (
+    CausalModels,
+    FoundPolicies,
+    HessianAlgebra,
     LocalModels,
-    Numbers,
     PathWalk,
+    RootAlgebra,
     SerialWalk,
-    Swept,
-    Values,
     causal_order,
-    eliminate_roots,
-    hessian_blocks,
-    jacobian_blocks,
+    local_blocks,
     path_walk,
 )
-from gnewt.newton.system import System
+from gnewt.newton.system import System, on_device
 from gnewt.plan import ORDERS, kkt_graph
-
-Found = list[tuple[Swept, Values | None]]
-"""For every group of input steps, k, K and pivots [R, ...], and the value function behind them if it was asked for."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Sweep:
+class CausalElimination:
     """A causal order, ready for numbers. Everything that takes numbers is traceable."""
 
     structure: Structure
     walk: PathWalk | SerialWalk
     bound: Any = None
+    """Integers of the walk, if they are operands of the caller's compiled function."""
 
-    def bind(self, arrays: Any) -> Sweep:
-        """Return this sweep with its integers as operands of the caller's compiled function."""
+    def bind(self, arrays: Any) -> CausalElimination:
+        """Return this elimination with its integers as operands of the caller's compiled function."""
         return dataclasses.replace(self, bound=arrays)
 
     @cached_property
     def arrays(self) -> Any:
-        if self.bound is not None:
-            return self.bound
-        with jax.ensure_compile_time_eval():
-            return jax.tree.map(jnp.asarray, self.walk.arrays)
-
-    @property
-    def is_path(self) -> bool:
-        """Whether equal stages run as one loop over a dense value function."""
-        return isinstance(self.walk, PathWalk)
+        return on_device(self.walk.arrays) if self.bound is None else self.bound
 
     def eliminate(
         self,
-        data: Any,
+        data: Data,
         models: LocalModels,
-        shift: Any,
+        shift: Array | float,
         duals: str,
         keep_values: bool = False,
         square_root: bool = False,
         definite: bool = True,
-        share: Any = 1.0,
-    ) -> Found:
+        share: Array | float = 1.0,
+    ) -> FoundPolicies:
         """Eliminate everything; Hessians of the nodes are contracted with the given duals.
 
         Args:
@@ -77,40 +65,36 @@ class Sweep:
             definite: whether every Q_uu + μI must be positive definite.
             share: of the nodes' curvature, with adjoint duals.
         """
-        numbers = Numbers(
-            self.arrays,
-            data,
-            models.slots,
-            models.duals,
-            jacobian_blocks(self.structure, models.sources),
-            hessian_blocks(self.structure, models.sources),
-            jnp.asarray(shift, models.slots.dtype),
-            share,
-        )
+        blocks = local_blocks(self.structure, models.sources)
+        mode = "zero" if square_root else duals
+        given = CausalModels(data, models.slots, models.duals, *blocks, mode, share)
+        mu = jnp.asarray(shift, models.slots.dtype)
         if not square_root:
-            return self.walk.eliminate(numbers, duals, keep_values, definite)
-        if not isinstance(self.walk, PathWalk):
-            raise PlanError(
-                explain_error(
-                    "the square-root form runs along a chain of stages, and this graph is none",
-                    remedy="use square_root=False",
-                )
+            algebra = HessianAlgebra(mu, duals == "adjoint", definite)
+            return self.walk.eliminate(self.arrays, given, algebra, keep_values)
+        if isinstance(self.walk, PathWalk):
+            return self.walk.eliminate(self.arrays, given, RootAlgebra(mu), keep_values)
+        raise PlanError(
+            explain_error(
+                "the square-root form runs along a chain of stages, and this graph is none",
+                remedy="use square_root=False",
             )
-        return eliminate_roots(self.walk, numbers, keep_values)
-
-    def roll_out(self, data: Any, models: LocalModels, found: Found, length: Any) -> Float[Array, " S"]:
-        """Slots along u = ū + ηk + K(s - s̄)."""
-        return self.walk.roll_out(
-            self.arrays, data, models.slots, found, jnp.asarray(length, models.slots.dtype)
         )
 
-    def value(self, maps: Any, data: Any, slots: Float[Array, " S"]) -> Array:
+    def roll_out(
+        self, data: Data, models: LocalModels, found: FoundPolicies, length: Array | float
+    ) -> Float[Array, " S"]:
+        """Slots along u = ū + ηk + K(s - s̄)."""
+        eta = jnp.asarray(length, models.slots.dtype)
+        return self.walk.roll_out(self.arrays, data, models.slots, found, eta)
+
+    def value(self, maps: Maps, data: Data, slots: Float[Array, " S"]) -> Array:
         """Sum the losses."""
         return objective(self.structure, maps, data, slots)
 
 
-def sweep_of(system: System) -> Sweep:
-    """Return the sweep of a system along its causal order; raise PlanError where the order is not causal."""
+def causal_elimination(system: System) -> CausalElimination:
+    """Return the elimination of a system along its causal order; raise PlanError where the order is not causal."""
     plan, structure = system.plan, system.structure
     if not plan.causal:
         raise PlanError(
@@ -121,13 +105,12 @@ def sweep_of(system: System) -> Sweep:
             )
         )
 
-    def make() -> Sweep:
+    def make() -> CausalElimination:
         order = causal_order(structure, order_of_slots(system))
-        return Sweep(structure, path_walk(order) or SerialWalk(order))
+        return CausalElimination(structure, path_walk(order) or SerialWalk(order))
 
-    return structure.memo(
-        ("sweep", plan.digest, system.order if isinstance(system.order, str) else "given"), make
-    )
+    name = system.order if isinstance(system.order, str) else "given"
+    return structure.memo(("causal elimination", plan.digest, name), make)
 
 
 def order_of_slots(system: System) -> np.ndarray:
