@@ -6,7 +6,7 @@ Ruff and pyright read a shape of one axis as a name unless it begins with a spac
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import jax
 import numpy as np
@@ -25,4 +25,27 @@ Columns: TypeAlias = tuple[Array, ...]
 LocalFn: TypeAlias = Callable[..., jax.Array]
 """A local function ψ(x[k], *data) → y[m] (or → scalar for a loss), traceable by JAX."""
 
-__all__ = ["Array", "ArrayLike", "Bool", "Callable", "Columns", "Float", "Int", "LocalFn", "PyTree", "X"]
+if TYPE_CHECKING:
+    Argument = Annotated[X, "checked by gnewt"]
+else:
+
+    class Argument:
+        """`Argument[T]` is T to a type checker. The tests do not check it: gnewt does, with an error in three parts."""
+
+        def __class_getitem__(cls, item: object) -> object:
+            return object
+
+
+__all__ = [
+    "Argument",
+    "Array",
+    "ArrayLike",
+    "Bool",
+    "Callable",
+    "Columns",
+    "Float",
+    "Int",
+    "LocalFn",
+    "PyTree",
+    "X",
+]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
 from gnewt._errors import GraphError, explain_error, user_line
-from gnewt._typing import Array, PyTree
+from gnewt._typing import Argument, Array, ArrayLike, PyTree, X
 
 
-def bind(f: Any, name: str, positional: int, known: tuple[str, ...]) -> Callable:
+def bind(
+    f: Argument[Callable[..., PyTree]], name: str, positional: int, known: tuple[str, ...]
+) -> Callable[..., PyTree]:
     """Call f with those of the named arguments that it asks for."""
     if not callable(f):
         raise bad(f"{name} is {type(f).__name__}, not a function", f"give a JAX function {name}(x, ...)")
@@ -38,7 +40,7 @@ def bind(f: Any, name: str, positional: int, known: tuple[str, ...]) -> Callable
             f,
         )
 
-    def call(*args: Any, **extras: Any) -> Any:
+    def call(*args: PyTree, **extras: PyTree) -> PyTree:
         missing = [n for n in wanted if n not in extras]
         if missing:
             hints = {"dt": "final_time", "past_x": "history", "past_u": "history"}
@@ -51,7 +53,7 @@ def bind(f: Any, name: str, positional: int, known: tuple[str, ...]) -> Callable
     return call
 
 
-def floats(tree: PyTree, name: str) -> PyTree:
+def floats(tree: X, name: str) -> X:
     """Real numbers, finite where they are known."""
     out = jax.tree_util.tree_map_with_path(
         lambda path, leaf: _checked(leaf, name + jax.tree_util.keystr(path)), tree
@@ -61,7 +63,7 @@ def floats(tree: PyTree, name: str) -> PyTree:
     return out
 
 
-def _checked(leaf: Any, name: str) -> Array:
+def _checked(leaf: ArrayLike, name: str) -> Array:
     array = strong(float(leaf) if isinstance(leaf, bool | int | float) else leaf)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise bad(f"{name} has dtype {array.dtype}", "give real numbers: .astype(float)")
@@ -70,12 +72,12 @@ def _checked(leaf: Any, name: str) -> Array:
     return array
 
 
-def strong(leaf: Any) -> Array:
+def strong(leaf: ArrayLike) -> Array:
     """An array with a dtype of its own: weakly typed ones would be traced apart."""
     return jnp.asarray(leaf, jnp.result_type(leaf))
 
 
-def rows(tree: PyTree, horizon: int, name: str, real: bool = False) -> PyTree:
+def rows(tree: X, horizon: int, name: str, real: bool = False) -> X:
     """A pytree whose leaves have a row for every stage."""
     tree = floats(tree, name) if real else jax.tree.map(strong, tree)
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -87,7 +89,7 @@ def rows(tree: PyTree, horizon: int, name: str, real: bool = False) -> PyTree:
     return tree
 
 
-def past(tree: PyTree, name: str, x: PyTree) -> PyTree:
+def past(tree: X, name: str, x: PyTree) -> X:
     tree = floats(tree, name)
     leaves = jax.tree.leaves(tree)
     if any(leaf.ndim == 0 or leaf.shape[0] != leaves[0].shape[0] or not leaf.shape[0] for leaf in leaves):
@@ -114,7 +116,7 @@ def like(value: PyTree, old: PyTree, name: str) -> PyTree:
     return value
 
 
-def next_state(new: PyTree, x: PyTree, dynamics: Any) -> PyTree:
+def next_state(new: PyTree, x: X, dynamics: Callable[..., PyTree]) -> X:
     """The state that the dynamics returned, if it is one like x."""
     if jax.tree.structure(new) != jax.tree.structure(x):
         raise bad(
@@ -134,18 +136,19 @@ def next_state(new: PyTree, x: PyTree, dynamics: Any) -> PyTree:
     return jax.tree.map(lambda leaf, old: jnp.asarray(leaf, old.dtype), new, x)
 
 
-def scalar(value: Any, name: str, cost: Any) -> Any:
+def scalar(value: PyTree, name: str, cost: Callable[..., PyTree]) -> Array | float | int:
     """A cost, if it is one number."""
     if jax.tree.structure(value).num_nodes != 1 or value is None:
         raise bad(f"{name} returns {jax.tree.structure(value)}, not a scalar", "return one number", cost)
-    if jnp.shape(value) != ():
+    number = cast(Array | float | int, value)
+    if jnp.shape(number) != ():
         raise bad(
-            f"{name} returns an array of shape {jnp.shape(value)}, not a scalar", "sum or average it", cost
+            f"{name} returns an array of shape {jnp.shape(number)}, not a scalar", "sum or average it", cost
         )
-    return value
+    return number
 
 
-def bad(what: str, remedy: str, function: Any = None) -> GraphError:
+def bad(what: str, remedy: str, function: object = None) -> GraphError:
     """Make an error that points at a function of the problem, or at the line that called gnewt."""
     code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
     where = user_line() if code is None else f"{os.path.relpath(code.co_filename)}:{code.co_firstlineno}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Array, PyTree
-from gnewt.control.problem import Problem
+from gnewt.control.problem import Given, Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.solve import Solution, switches
 from gnewt.control.tables import find_places
@@ -89,7 +89,7 @@ def mpc_step(
     key = (iterations, method)
     if key not in problem.stages.compiled:
         problem.stages.compiled[key] = jax.jit(_program(problem, iterations, method))
-    return problem.stages.compiled[key](problem.replace(x0=x0).given, us, feedback)
+    return cast(MPCStep, problem.stages.compiled[key](problem.replace(x0=x0).given, us, feedback))
 
 
 def _program(problem: Problem, iterations: int, method: str) -> Callable[..., MPCStep]:
@@ -98,7 +98,7 @@ def _program(problem: Problem, iterations: int, method: str) -> Callable[..., MP
     policies = search if isinstance(search, Rollout) else Rollout()
     curvature = getattr(search, "curvature", "exact")
 
-    def program(given: dict[str, Any], us: PyTree, feedback: Feedback) -> MPCStep:
+    def program(given: Given, us: PyTree, feedback: Feedback) -> MPCStep:
         here = problem.with_given(given)
         start = _follow(here, us, feedback)
         point = Objective(stages.with_states, has_aux=True).at((start, given))
@@ -134,7 +134,7 @@ def _follow(problem: Problem, us: PyTree, feedback: Feedback) -> PyTree:
     unravel = ravel_pytree(jax.tree.map(lambda a: a[0], us))[1]
 
     def simulate(closed: Array) -> tuple[PyTree, Array]:
-        def policy(t: Any, x: PyTree) -> PyTree:
+        def policy(t: Array, x: PyTree) -> PyTree:
             away = ravel_pytree(x)[0] - feedback.states[t]
             return unravel(flat[t] + closed * (feedback.gains[t] @ away))
 

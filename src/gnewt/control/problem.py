@@ -8,13 +8,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TypeAlias, TypedDict, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt._typing import Array, PyTree
+from gnewt._typing import Argument, Array, PyTree
 from gnewt.control.check import bad, bind, floats, like, next_state, past, rows, scalar, strong
 
 STAGE_NAMES = ("t", "dt", "params", "data", "past_x", "past_u")
@@ -24,22 +24,35 @@ DECISIONS = ("params", "final_time")
 """What `optimize` may name."""
 
 
+Carry: TypeAlias = dict[str, PyTree]
+"""What goes from stage to stage: the state `x` and, with a history, `past_x` and `past_u`."""
+Stage: TypeAlias = tuple[Array | int, PyTree]
+"""(stage number, its row of the data)."""
+
+
+class Given(TypedDict):
+    """The numbers of a problem."""
+
+    start: Carry
+    data: PyTree
+    params: PyTree
+    final_time: Array | float | None
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Stages:
     """The functions of a problem, and everything about it that is not a number. One object for all `replace`d problems."""
 
-    dynamics: Any
-    stage_cost: Any
-    final_cost: Any
+    dynamics: Argument[Callable[..., PyTree]]
+    stage_cost: Argument[Callable[..., Array]]
+    final_cost: Argument[Callable[..., Array]]
     horizon: int
     optimize: tuple[str, ...]
-    timed: bool
-    """Whether a final time is given: then t and dt are real, else t counts stages."""
-    compiled: dict[Any, Callable] = dataclasses.field(default_factory=dict)
+    compiled: dict[tuple[int, str], Callable[..., PyTree]] = dataclasses.field(default_factory=dict)
     """Functions compiled for this problem."""
 
     @cached_property
-    def _calls(self) -> tuple[Callable, Callable, Callable]:
+    def _calls(self) -> tuple[Callable[..., PyTree], Callable[..., PyTree], Callable[..., PyTree]]:
         return (
             bind(self.dynamics, "dynamics", 2, STAGE_NAMES),
             bind(self.stage_cost, "stage_cost", 2, STAGE_NAMES),
@@ -50,39 +63,42 @@ class Stages:
         """Raise GraphError where a function asks for an argument that there is not."""
         _ = self._calls
 
-    def split(self, decision: PyTree, given: dict[str, Any]) -> tuple[PyTree, dict[str, Any]]:
+    def split(self, decision: PyTree, given: Given) -> tuple[PyTree, Given]:
         """(controls, numbers of the problem with those that are decided on in their place)."""
         if not self.optimize:
             return decision, given
-        return decision["us"], given | {name: decision[name] for name in self.optimize}
+        decided = cast(dict[str, PyTree], decision)
+        return decided["us"], cast(Given, {**given, **{name: decided[name] for name in self.optimize}})
 
-    def advance(self, carry: PyTree, u: PyTree, stage: tuple[Any, PyTree], given: dict[str, Any]) -> PyTree:
+    def advance(self, carry: Carry, u: PyTree, stage: Stage, given: Given) -> Carry:
         """The carry (x and its memory) one stage later."""
         new = self._calls[0](carry["x"], u, **self._extras(carry, stage, given))
         return self._remember(carry, next_state(new, carry["x"], self.dynamics), u)
 
-    def cost(self, carry: PyTree, u: PyTree, stage: tuple[Any, PyTree], given: dict[str, Any]) -> Array:
+    def cost(self, carry: Carry, u: PyTree, stage: Stage, given: Given) -> Array | float | int:
         """l(x, u) at a stage."""
         found = self._calls[1](carry["x"], u, **self._extras(carry, stage, given))
         return scalar(found, "stage_cost", self.stage_cost)
 
-    def last_cost(self, carry: PyTree, given: dict[str, Any]) -> Any:
+    def last_cost(self, carry: Carry, given: Given) -> Array | float | int:
         """l_T(x)."""
         extras = self._extras(carry, (self.horizon, None), given)
         return scalar(self._calls[2](carry["x"], **extras), "final_cost", self.final_cost)
 
     @cached_property
-    def with_states(self) -> Callable[[PyTree, dict[str, PyTree]], tuple[Array, dict[str, PyTree]]]:
+    def with_states(self) -> Callable[[PyTree, Given], tuple[Array, dict[str, PyTree]]]:
         """The objective of the decisions, a scan over the stages, and the states as auxiliary data.
 
         One function object, so that it is traced once. The states among the outputs of the scan are also what keeps states that
         are only ever added to apart: tracing would make one long sum of them, to which no control could listen.
         """
 
-        def objective(decision: PyTree, given: dict[str, PyTree]) -> tuple[Array, dict[str, PyTree]]:
+        def objective(decision: PyTree, given: Given) -> tuple[Array, dict[str, PyTree]]:
             us, given = self.split(decision, given)
 
-            def stage(carry: PyTree, xs: tuple[PyTree, tuple[Array, PyTree]]) -> tuple[PyTree, PyTree]:
+            def stage(
+                carry: Carry, xs: tuple[PyTree, Stage]
+            ) -> tuple[Carry, tuple[Array | float | int, Carry]]:
                 u, at = xs
                 return self.advance(carry, u, at, given), (self.cost(carry, u, at, given), carry)
 
@@ -92,25 +108,25 @@ class Stages:
         return objective
 
     @cached_property
-    def objective(self) -> Callable[[PyTree, dict[str, PyTree]], Array]:
+    def objective(self) -> Callable[[PyTree, Given], Array]:
         """The objective alone."""
         return lambda decision, given: self.with_states(decision, given)[0]
 
-    def stages(self, given: dict[str, Any]) -> tuple[Any, PyTree]:
+    def stages(self, given: Given) -> tuple[Array, PyTree]:
         """(stage numbers, data): what a scan over the stages runs over."""
         return jnp.arange(self.horizon), given["data"]
 
-    def _extras(self, carry: PyTree, stage: tuple[Any, PyTree], given: dict[str, Any]) -> dict[str, Any]:
+    def _extras(self, carry: Carry, stage: Stage, given: Given) -> dict[str, PyTree]:
         number, data = stage
-        out = {"t": number, "data": data, "params": given["params"]}
-        if self.timed:
-            out["dt"] = given["final_time"] / self.horizon
-            out["t"] = number * out["dt"]
+        out: dict[str, PyTree] = {"t": number, "data": data, "params": given["params"]}
+        if given["final_time"] is not None:  # then t and dt are real, else t counts stages
+            dt = given["final_time"] / self.horizon
+            out |= {"t": number * dt, "dt": dt}
         return out | {name: carry[name] for name in ("past_x", "past_u") if name in carry}
 
-    def _remember(self, carry: PyTree, x: PyTree, u: PyTree) -> PyTree:
+    def _remember(self, carry: Carry, x: PyTree, u: PyTree) -> Carry:
         """Shift the past by one: newest last."""
-        out = {"x": x}
+        out: Carry = {"x": x}
         for name, newest in (("past_x", carry["x"]), ("past_u", u)):
             if name in carry:
                 out[name] = jax.tree.map(lambda p, n: jnp.concatenate([p[1:], n[None]]), carry[name], newest)
@@ -143,15 +159,15 @@ class Problem:
 
     def __init__(
         self,
-        dynamics: Any,
-        stage_cost: Any,
-        final_cost: Any,
+        dynamics: Argument[Callable[..., PyTree]],
+        stage_cost: Argument[Callable[..., Array]],
+        final_cost: Argument[Callable[..., Array]],
         x0: PyTree,
-        horizon: Any,
+        horizon: Argument[int],
         *,
         data: PyTree = None,
         params: PyTree = None,
-        final_time: Any = None,
+        final_time: Array | float | int | None = None,
         optimize: Sequence[str] | str = (),
         history: tuple[PyTree, PyTree] | None = None,
     ) -> None:
@@ -164,13 +180,13 @@ class Problem:
             if {"params": params, "final_time": final_time}[name] is None:
                 raise bad(f"{name} is to be optimised, but not given", f"give {name}=, where it starts")
         past_x, past_u = history if history is not None else (None, None)
-        start = {"x": floats(x0, "x0")}
+        start: Carry = {"x": floats(x0, "x0")}
         if past_x is not None:
             start["past_x"] = past(past_x, "past_states", start["x"])
         if past_u is not None:
             start["past_u"] = past(past_u, "past_controls", None)
-        self.stages = Stages(dynamics, stage_cost, final_cost, int(horizon), names, final_time is not None)
-        self.given: dict[str, Any] = {
+        self.stages: Stages = Stages(dynamics, stage_cost, final_cost, int(horizon), names)
+        self.given: Given = {
             "start": start,
             "data": rows(data, int(horizon), "data"),
             "params": floats(params, "params") if "params" in names else jax.tree.map(strong, params),
@@ -190,19 +206,19 @@ class Problem:
         """The objective."""
         return self.stages.objective(decision, self.given)
 
-    def replace(self, **numbers: Any) -> Problem:
+    def replace(self, **numbers: PyTree) -> Problem:
         """Other numbers in the same problem: x0, data, params, final_time. Nothing is traced or compiled anew."""
-        given = dict(self.given)
+        given = self.given.copy()
         for name, value in numbers.items():
             if name == "x0":
                 given["start"] = given["start"] | {"x": like(value, self.x0, "x0")}
             elif name in ("data", "params", "final_time"):
-                given[name] = like(value, given[name], name)
+                given = cast(Given, {**given, name: like(value, given[name], name)})
             else:
                 raise bad(f"a problem has no {name!r} to replace", "replace x0, data, params or final_time")
         return self.with_given(given)
 
-    def with_given(self, given: dict[str, Any]) -> Problem:
+    def with_given(self, given: Given) -> Problem:
         """The same problem with all its numbers replaced; they are not checked."""
         out = object.__new__(Problem)
         out.stages, out.given = self.stages, given
@@ -219,11 +235,11 @@ class Problem:
         """States x_0 … x_T: leaves [horizon + 1, ...]."""
         return self.carries(decision)["x"]
 
-    def carries(self, decision: PyTree) -> PyTree:
+    def carries(self, decision: PyTree) -> Carry:
         """States with their memory: a dict with leaves [horizon + 1, ...]."""
         us, given = self.stages.split(decision, self.given)
 
-        def stage(carry: PyTree, xs: Any) -> tuple[PyTree, PyTree]:
+        def stage(carry: Carry, xs: tuple[PyTree, Stage]) -> tuple[Carry, Carry]:
             after = self.stages.advance(carry, xs[0], xs[1], given)
             return after, after
 
@@ -231,7 +247,7 @@ class Problem:
         return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), given["start"], later)
 
     def simulate(
-        self, policy: Callable[[Any, PyTree], PyTree], decision: PyTree = None
+        self, policy: Callable[[Array, PyTree], PyTree], decision: PyTree = None
     ) -> tuple[PyTree, PyTree, Array]:
         """Run u = policy(t, x) from x0: (states, controls, cost). t is the stage number; with a history, x is the dict
         {"x", "past_x", "past_u"}.
@@ -241,7 +257,9 @@ class Problem:
         """
         given = self.given if decision is None else self.stages.split(decision, self.given)[1]
 
-        def stage(carry: PyTree, at: Any) -> Any:
+        def stage(
+            carry: Carry, at: tuple[Array, PyTree]
+        ) -> tuple[Carry, tuple[PyTree, PyTree, Array | float | int]]:
             u = policy(at[0], carry["x"] if len(carry) == 1 else carry)
             after = self.stages.advance(carry, u, at, given)
             return after, (carry["x"], u, self.stages.cost(carry, u, at, given))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import jax
 import numpy as np
 
+from gnewt._typing import PyTree
 from gnewt.control.problem import Problem
 from gnewt.graph import Output, Structure
 
@@ -12,7 +15,7 @@ from gnewt.graph import Output, Structure
 def control_slots(problem: Problem, structure: Structure) -> np.ndarray:
     """int[T, nu]: slots of the controls."""
     tree = structure.input_slots
-    return _rows(problem.horizon, jax.tree.leaves(tree["us"] if problem.stages.optimize else tree))
+    return _rows(problem.horizon, jax.tree.leaves(problem.stages.split(tree, problem.given)[0]))
 
 
 def state_slots(problem: Problem, structure: Structure) -> np.ndarray:
@@ -20,7 +23,7 @@ def state_slots(problem: Problem, structure: Structure) -> np.ndarray:
 
     A leaf of the state that does not influence the cost, or does not depend on the controls, has no slot.
     """
-    found: list[Output] = jax.tree.leaves(structure.outputs["states"])
+    found: list[Output] = jax.tree.leaves(cast(dict[str, PyTree], structure.outputs)["states"])
     return _rows(problem.horizon, [leaf.slots for leaf in found])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +19,11 @@ from gnewt._typing import PyTree
 from gnewt.control.problem import Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.tables import find_places
-from gnewt.newton import Policy, Progress, Result, Rollout, minimize
+from gnewt.newton import Policy, Progress, Record, Result, Rollout, minimize
+from gnewt.newton.loop import Search
 from gnewt.newton.objective import Objective
 from gnewt.newton.policy import RuleGroup, make_policy
+from gnewt.newton.system import OrderLike
 
 METHODS = {
     "newton": ("adjoint", "linear"),
@@ -39,11 +41,11 @@ def solve(
     *,
     tol: float = 1e-8,
     max_steps: int = 200,
-    search: Any = None,
+    search: Search | None = None,
     square_root: bool = False,
-    order: Any = "stages",
+    order: OrderLike = "stages",
     verbose: bool = False,
-    callback: Callable[[Progress], Any] | None = None,
+    callback: Callable[[Progress[PyTree]], object] | None = None,
     time_limit: float = float("inf"),
     check: bool = True,
 ) -> Solution:
@@ -103,12 +105,12 @@ class Solution:
 
     problem: Problem
     method: str
-    result: Result
+    result: Result[PyTree]
     square_root: bool = False
 
     @property
     def us(self) -> PyTree:
-        return self.result.x["us"] if self.problem.stages.optimize else self.result.x
+        return self.problem.stages.split(self.result.x, self.problem.given)[0]
 
     @cached_property
     def xs(self) -> PyTree:
@@ -120,11 +122,11 @@ class Solution:
         return self._decided("params")
 
     @property
-    def final_time(self) -> Any:
-        return self._decided("final_time")
+    def final_time(self) -> Array | float | None:
+        return cast(Array | float | None, self._decided("final_time"))
 
-    def _decided(self, name: str) -> Any:
-        return self.result.x[name] if name in self.problem.stages.optimize else self.problem.given[name]
+    def _decided(self, name: str) -> PyTree:
+        return self.problem.stages.split(self.result.x, self.problem.given)[1][name]
 
     @property
     def fun(self) -> float:
@@ -139,7 +141,7 @@ class Solution:
         return int(self.result.num_steps)
 
     @property
-    def history(self) -> Any:
+    def history(self) -> tuple[Record, ...] | Record:
         return self.result.history
 
     @property
@@ -245,20 +247,20 @@ class Solution:
         given = stages.split(self.result.x, self.problem.given)[1]
         last, unravel = ravel_pytree(jax.tree.map(lambda a: a[-1], self.problem.carries(self.result.x)))
 
-        def cost(z: Array) -> Any:
+        def cost(z: Array) -> Array | np.ndarray | float | int:
             return stages.last_cost(unravel(z), given)
 
         return np.asarray(jax.grad(cost)(last)), np.asarray(jax.hessian(cost)(last))
 
     @cached_property
-    def _nominal(self) -> tuple[Array, Array, Array, Callable]:
+    def _nominal(self) -> tuple[Array, Array, Array, Callable[[Array], PyTree]]:
         with jax.ensure_compile_time_eval():
             states = jnp.asarray(self.states)
             controls = jax.vmap(lambda u: ravel_pytree(u)[0])(self.us)
             unravel = ravel_pytree(jax.tree.map(lambda a: a[0], self.us))[1]
             return states, controls, jnp.asarray(self.gains, states.dtype), unravel
 
-    def policy(self, t: Any, x: PyTree) -> PyTree:
+    def policy(self, t: Array | int, x: PyTree) -> PyTree:
         """u = ū_t + K_t(x - x̄_t) at stage t. With a history, x is the dict {"x", "past_x", "past_u"}. Traceable."""
         states, controls, gains, unravel = self._nominal
         return unravel(controls[t] + gains[t] @ (ravel_pytree(x)[0] - states[t]))

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable
 import numpy as np
 
 from gnewt._errors import QPError
-from gnewt._typing import ArrayLike
+from gnewt._typing import Argument, ArrayLike
 
 SYMMETRY_TOL = 1e-12
 """Relative asymmetry of Q that is taken for rounding and averaged away."""
@@ -38,7 +38,7 @@ class Hyperedge:
 
     def __init__(
         self,
-        vertices: Iterable[object],
+        vertices: Argument[Iterable[Hashable]],
         Q: ArrayLike | None = None,
         b: ArrayLike | None = None,
         G: ArrayLike | None = None,
@@ -76,7 +76,7 @@ class Hyperedge:
         return None
 
 
-def _read_labels(vertices: Iterable[object], where: str) -> tuple[Hashable, ...]:
+def _read_labels(vertices: Argument[Iterable[Hashable]], where: str) -> tuple[Hashable, ...]:
     if isinstance(vertices, str) or not hasattr(vertices, "__iter__"):
         raise QPError("`vertices` is not a list of labels", where, 'write vertices=["x"] for a single vertex')
     labels: list[Hashable] = []

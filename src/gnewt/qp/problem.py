@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from gnewt._errors import QPError
+from gnewt._typing import Argument
 from gnewt.qp.hyperedge import Hyperedge
 
 Label = TypeVar("Label", bound=Hashable)
@@ -125,15 +126,16 @@ def _inverse_root(size: np.ndarray) -> np.ndarray:
     return np.exp2(np.round(-0.5 * np.log2(np.where(size > 0, size, 1.0))))
 
 
-def build_problem(given: Iterable[object], sizes: Mapping[Label, object] | None) -> NumberedQP:
+def build_problem(
+    edges: Argument[Iterable[Hyperedge]], sizes: Argument[Mapping[Label, int] | None]
+) -> NumberedQP:
     """Number the vertices, find their sizes, and fill in what the edges omit."""
-    edges: list[Hyperedge] = []
-    for i, e in enumerate(given):
-        if not isinstance(e, Hyperedge):
-            raise QPError(f"edge {i} is a {type(e).__name__}", "solve_qp", "give Hyperedge objects")
-        edges.append(e)
+    edges = list(edges)
     if not edges:
         raise QPError("a QP without hyperedges", "solve_qp", "give at least one Hyperedge")
+    for i, e in enumerate(edges):
+        if not isinstance(e, Hyperedge):
+            raise QPError(f"edge {i} is a {type(e).__name__}", "solve_qp", "give Hyperedge objects")
     number: dict[Hashable, int] = {}
     for e in edges:
         for v in e.vertices:
@@ -172,7 +174,7 @@ def build_problem(given: Iterable[object], sizes: Mapping[Label, object] | None)
 
 
 def _find_sizes(
-    edges: list[Hyperedge], sizes: Mapping[Label, object] | None, number: dict[Hashable, int]
+    edges: list[Hyperedge], sizes: Argument[Mapping[Label, int] | None], number: dict[Hashable, int]
 ) -> dict[Hashable, int]:
     """Sizes as given; else what an edge leaves for its only vertex of unknown size; else 1."""
     found: dict[Hashable, int] = {}

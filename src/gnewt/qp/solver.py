@@ -8,11 +8,13 @@ from collections.abc import Hashable, Iterable, Mapping
 import numpy as np
 
 from gnewt._errors import QPError
+from gnewt._typing import Argument
 from gnewt.plan.adjacency import Adjacency
 from gnewt.plan.orderings import min_degree
 from gnewt.plan.tree import TreeDecomposition, decompose
 from gnewt.qp.diagnose import check_consistent, check_curvature, locate_rows
 from gnewt.qp.gather import Factorization, SweepResult, gather, solve
+from gnewt.qp.hyperedge import Hyperedge
 from gnewt.qp.problem import Label, NumberedQP, build_problem, equilibrate
 from gnewt.qp.redundancy import find_redundant
 
@@ -51,8 +53,8 @@ class QPResult:
 
 
 def solve_qp(
-    edges: Iterable[object],
-    sizes: Mapping[Label, object] | None = None,
+    edges: Argument[Iterable[Hyperedge]],
+    sizes: Argument[Mapping[Label, int] | None] = None,
     *,
     order: Iterable[Label] | None = None,
     allow_indefinite: bool = False,

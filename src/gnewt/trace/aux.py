@@ -63,7 +63,7 @@ class Aux:
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
-def split_aux(f: Callable[..., PyTree]) -> tuple[Callable[..., PyTree], list[Aux]]:
+def split_aux(f: Callable[..., tuple[PyTree, PyTree]]) -> tuple[Callable[..., PyTree], list[Aux]]:
     """Return f with its traced auxiliary leaves in a list, and a list that a call of it fills with their form."""
     form: list[Aux] = []
 

@@ -107,9 +107,9 @@ def _walk_inside(value: Any, out: list[tuple[str, Any]], seen: set[int], depth: 
     elif _is_library(getattr(value, "__module__", None)) and (isinstance(value, type) or callable(value)):
         # jnp.sin and other functions of libraries; a jitted function of the user is seen through below.
         out.append(("is", value))
-    elif hasattr(value, "__wrapped__") and callable(value):
+    elif callable(value) and (wrapped := getattr(value, "__wrapped__", None)) is not None:
         out.append(_weakly(value))
-        _walk(value.__wrapped__, out, seen, deeper)
+        _walk(wrapped, out, seen, deeper)
     elif isinstance(value, type):
         out.append(_weakly(value))
         for name, item in vars(value).items():

@@ -62,7 +62,7 @@ class Solved(NamedTuple):
 
     solution: Float[Array, "*batch N columns"]
     factor: Float[Array, "*batch size"]
-    index: Int[Array, "*batch length"]
+    places: Int[Array, "*batch length"]
     info: Int[Array, "*batch 8"]
     """See `Info`."""
     real: Float[Array, "*batch 3"]
@@ -170,7 +170,9 @@ def solve(
         jax.ShapeDtypeStruct(rhs.shape, dtype),
         vmap_method="expand_dims",
     )
-    return call(plan, sources, solved.factor, solved.index, solved.info, solved.real, jnp.asarray(rhs, dtype))
+    return call(
+        plan, sources, solved.factor, solved.places, solved.info, solved.real, jnp.asarray(rhs, dtype)
+    )
 
 
 class NativeEngine:
@@ -193,7 +195,7 @@ class NativeEngine:
         """Eliminate K for H + shift·I and solve for all columns. Traceable; works under vmap."""
         done = factor_solve(self._layout, sources, shift, rhs, arrays)
         known = (done.status, done.inertia, done.num_delayed, done.logdet, done.smallest_pivot, done.null)
-        return done.solution, Elimination(*known, factor=(done.factor, done.index, done.info, done.real))
+        return done.solution, Elimination(*known, factor=(done.factor, done.places, done.info, done.real))
 
     def solve(
         self,
