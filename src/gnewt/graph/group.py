@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.extend.core import Literal
 
 from gnewt._errors import GraphError, explain_error
 from gnewt._typing import Array, Callable
 from gnewt.graph.family import Family
 from gnewt.graph.identity import name_of
+from gnewt.jaxprs import flatten_jaxpr
+from gnewt.jaxprs.liveness import varying_outputs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,16 +96,10 @@ def make_family(group: Group, start: dict[Handle, int]) -> tuple[Family, tuple[A
 def _is_linear(fn: Callable, k: int, data: list[jax.ShapeDtypeStruct]) -> bool:
     """Whether ∂ψ does not depend on x, by the data flow of its program: then there is no second derivative."""
     try:
-        jaxpr = jax.make_jaxpr(jax.jacfwd(fn))(
-            jax.ShapeDtypeStruct((k,), jnp.result_type(float)), *data
-        ).jaxpr
+        closed = jax.make_jaxpr(jax.jacfwd(fn))(jax.ShapeDtypeStruct((k,), jnp.result_type(float)), *data)
     except Exception:  # what JAX cannot differentiate so is curved until linearisation knows better
         return False
-    moving = set(jaxpr.invars[:1])
-    for eqn in jaxpr.eqns:
-        if any(not isinstance(atom, Literal) and atom in moving for atom in eqn.invars):
-            moving.update(eqn.outvars)
-    return not any(not isinstance(atom, Literal) and atom in moving for atom in jaxpr.outvars)
+    return not any(varying_outputs(flatten_jaxpr(closed, []), [True] + [False] * len(data)))
 
 
 def _flat_function(fn: Callable, signature: tuple[Any, ...], is_loss: bool) -> Callable:

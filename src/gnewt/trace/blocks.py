@@ -13,14 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.graph import take_places
+from gnewt.jaxprs import Instr, Lit, Program, primitives_of, program_key, run_program, shape_of
+from gnewt.jaxprs.liveness import needed
 from gnewt.trace.bodies import BodyPattern, analyse_body, out_dtype
 from gnewt.trace.calls import by_reverse_mode, check_differentiable, refuse_while
 from gnewt.trace.carries import Loop
 from gnewt.trace.constants import Const
-from gnewt.trace.jaxpr import Instr, Lit, Program, primitives_of, program_key, run_program
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.pool import CallSpec, split_arguments
-from gnewt.trace.rules import MOVES, shape_of
+from gnewt.trace.rules import MOVES
 
 DENSE_ARGS = 16
 """Bodies with at most this many scalar arguments are one dense block (compile time 2 to 4 times less)."""
@@ -144,13 +145,7 @@ def _indices_known(ins: list[Value]) -> bool:
 
 def trim_program(program: Program) -> None:
     """Keep the equations and inputs that the outputs need."""
-    wanted = {v for v in program.outs if isinstance(v, int)}
-    kept = []
-    for instr in reversed(program.instrs):
-        if not wanted.isdisjoint(instr.outs):
-            wanted.update(v for v in instr.ins if isinstance(v, int))
-            kept.append(instr)
-    program.instrs = kept[::-1]
+    program.instrs, wanted = needed(program.instrs, program.outs)
     program.ins = [v for v in program.ins if v in wanted]
     program.key = program_key(program)
 

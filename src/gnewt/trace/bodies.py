@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from gnewt._errors import TraceError
+from gnewt.jaxprs import Lit, Program, is_float, shape_of
 from gnewt.trace.constants import Const
-from gnewt.trace.jaxpr import Lit, Program
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.pool import CALL, INPUT, ROW, Block
 from gnewt.trace.regions import NeedRegion
-from gnewt.trace.rules import Opaque, is_float, shape_of
+from gnewt.trace.rules import Opaque
 
 _MAX_SCALARS = 20_000
 """Bodies with more scalar operations are taken as dense."""

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.graph import Family, take_places
+from gnewt.jaxprs import where_of
 from gnewt.trace.constants import Const, Constants
-from gnewt.trace.jaxpr import where_of
 from gnewt.trace.pack import ColumnReader, Packer
 from gnewt.trace.pool import Block
 from gnewt.trace.template import Template

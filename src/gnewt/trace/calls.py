@@ -14,22 +14,24 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt._errors import TraceError, explain_error
-from gnewt.trace.constants import Const
-from gnewt.trace.elementwise import ELEMENTWISE, elementwise
-from gnewt.trace.jaxpr import (
+from gnewt.jaxprs import (
     Instr,
     Lit,
     Program,
     bind_instr,
     bind_scalars,
     flatten_jaxpr,
+    is_float,
     primitives_of,
+    shape_of,
     where_of,
 )
+from gnewt.trace.constants import Const
+from gnewt.trace.elementwise import ELEMENTWISE, elementwise
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.pool import CallSpec, split_arguments
 from gnewt.trace.regions import NeedRegion
-from gnewt.trace.rules import Opaque, is_float, rule, shape_of
+from gnewt.trace.rules import Opaque, rule
 from gnewt.trace.template import Op
 
 MAX_COLUMNS = 8192

@@ -7,17 +7,16 @@ outputs that nobody needs are left out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gnewt.jaxprs import Lit, Program, ScanSpec, run_program, scan_spec
+from gnewt.jaxprs.liveness import needed, needed_inputs, varying_outputs
 from gnewt.trace.constants import Const
-from gnewt.trace.jaxpr import Lit, Program, ScanSpec, run_program, scan_spec
 from gnewt.trace.lift import Lifter, Value
-from gnewt.trace.regions import varying_outputs
 
 
 @dataclasses.dataclass(eq=False)
@@ -55,7 +54,7 @@ def read_loop(spec: ScanSpec, ins: list[Value], read: list[bool]) -> Loop:
     varying = [not isinstance(v, Const) for v in init]
     while True:
         flags = [not isinstance(v, Const) for v in consts] + varying + [not isinstance(v, Const) for v in xs]
-        outs, _ = varying_outputs(spec.body, flags)
+        outs = varying_outputs(spec.body, flags)
         new = [a or b for a, b in zip(varying, outs[:n], strict=True)]
         if new == varying:
             break
@@ -69,15 +68,6 @@ def read_loop(spec: ScanSpec, ins: list[Value], read: list[bool]) -> Loop:
         needed[:n] = new
     sums = [varying[j] and needed[j] and is_running_sum(spec.body, c + j, j) for j in range(n)]
     return Loop(spec, spec.body, consts, init, xs, varying, sums, needed)
-
-
-def needed_inputs(program: Program, outs: Sequence[bool]) -> list[bool]:
-    """Return which inputs the marked outputs depend on."""
-    found = {v for v, flag in zip(program.outs, outs, strict=True) if flag and isinstance(v, int)}
-    for instr in reversed(program.instrs):
-        if not found.isdisjoint(instr.outs):
-            found.update(v for v in instr.ins if isinstance(v, int))
-    return [v in found for v in program.ins]
 
 
 def is_running_sum(program: Program, at: int, out: int) -> bool:
@@ -194,13 +184,7 @@ def _run_constants(lift: Lifter, loop: Loop, which: list[int]) -> tuple[dict[int
             break
         group = more
     part = dataclasses.replace(body, outs=[body.outs[j] for j in group])
-    wanted = {v for v in part.outs if isinstance(v, int)}
-    kept = []
-    for instr in reversed(body.instrs):
-        if not wanted.isdisjoint(instr.outs):
-            wanted.update(v for v in instr.ins if isinstance(v, int))
-            kept.append(instr)
-    part.instrs = kept[::-1]
+    part.instrs, _ = needed(body.instrs, part.outs)
     const_at = [i for i in range(c) if flags[i]]
     xs_at = [i for i in range(len(loop.xs)) if flags[c + n + i]]
     hoisted = [lift.hoisted[at] for _, at in body.consts]
@@ -244,6 +228,3 @@ def _run_constants(lift: Lifter, loop: Loop, which: list[int]) -> tuple[dict[int
     series = {j: results[i] for i, j in enumerate(group) if j in which}
     finals = {j: results[len(group) + i] for i, j in enumerate(group) if j in which}
     return series, finals
-
-
-# The body

@@ -12,13 +12,12 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt.graph import Family
+from gnewt.jaxprs import Program, shape_of
 from gnewt.trace.assemble import Assembler
 from gnewt.trace.fuse import Fuser
 from gnewt.trace.groups import Groups
-from gnewt.trace.jaxpr import Program
 from gnewt.trace.lift import Lifter
 from gnewt.trace.regions import NeedRegion
-from gnewt.trace.rules import shape_of
 from gnewt.trace.tail import live_scalars, peel
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from gnewt.jaxprs import Instr, bind_scalars, is_float, shape_of
 from gnewt.trace.constants import MINUS, PLUS, Const
-from gnewt.trace.jaxpr import Instr, bind_scalars
 from gnewt.trace.lift import FLAT, Lifter, Value
-from gnewt.trace.rules import NUMPY, Opaque, is_float, rule, shape_of
+from gnewt.trace.rules import NUMPY, Opaque, rule
 from gnewt.trace.template import Op
 
 _SMOOTH = [

@@ -21,13 +21,12 @@ from jax.core import Tracer
 from gnewt._errors import TraceError, explain_error, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
+from gnewt.jaxprs import Program, effectful, flatten_jaxpr, is_float, run_program, trace_jaxpr, where_of
 from gnewt.trace import calls, elementwise, indexing, linear, loops, movement
 from gnewt.trace.captures import fingerprint, same_captures
 from gnewt.trace.condense import condense, lift_program
 from gnewt.trace.constants import Const, Constants
-from gnewt.trace.jaxpr import Program, effectful, flatten_jaxpr, run_program, trace_jaxpr, where_of
 from gnewt.trace.lift import differentiated_vars
-from gnewt.trace.rules import is_float
 
 _RULE_MODULES = (calls, elementwise, indexing, linear, loops, movement)
 """Imported for the rules they register."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gnewt.jaxprs import Instr, is_float, shape_of
 from gnewt.trace.constants import MINUS, PLUS
 from gnewt.trace.elementwise import multiply, product_op
-from gnewt.trace.jaxpr import Instr
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.movement import (
     dynamic_slice_index,
@@ -17,7 +17,7 @@ from gnewt.trace.movement import (
     scatter_index,
     take_flat,
 )
-from gnewt.trace.rules import FOLDS, Opaque, is_float, rule, shape_of
+from gnewt.trace.rules import FOLDS, Opaque, rule
 
 
 @rule("gather")

@@ -10,12 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gnewt.jaxprs import Instr, Lit, Program, bind_instr, shape_of
+from gnewt.jaxprs.liveness import dependents, last_reads, read_variables
 from gnewt.trace.constants import Const, Constants, Unknown, as_known
-from gnewt.trace.jaxpr import Instr, Lit, Program, bind_instr
 from gnewt.trace.pool import CALL, CARRY, INPUT, OP, ROW, CallSpec, Pool
-from gnewt.trace.regions import close_regions, varying_outputs
+from gnewt.trace.regions import close_regions
 from gnewt.trace.roll import roll_program
-from gnewt.trace.rules import FOLDS, MOVES, NUMPY, RULES, Opaque, apply_move, shape_of
+from gnewt.trace.rules import FOLDS, MOVES, NUMPY, RULES, Opaque, apply_move
 
 Value = Any
 """A `Const`, or int32 ids of shape [1 | batch, *shape]."""
@@ -58,19 +59,15 @@ class Lifter:
         env: dict[int, Value] = dict(zip(program.ins, values, strict=True))
         for var, at in program.consts:
             env[var] = self.hoisted[at]
-        last = _last_uses(program)
+        last = last_reads(program)
         differentiated = differentiated_vars(program)
-        outer, self.read_vars = (
-            self.read_vars,
-            {v for i in program.instrs for v in i.ins if isinstance(v, int)},
-        )
-        self.read_vars |= {v for v in program.outs if isinstance(v, int)}
+        outer, self.read_vars = self.read_vars, read_variables(program.instrs, program.outs)
         for i, instr in enumerate(program.instrs):
             self.detached = differentiated.isdisjoint(instr.outs)
             ins = [self.literal(v) if isinstance(v, Lit) else env[v] for v in instr.ins]
             for var, value in zip(instr.outs, self.apply(instr, ins), strict=True):
                 env[var] = value
-            for v in last[i]:
+            for v in last[i]:  # id arrays are freed early
                 env.pop(v, None)
         self.read_vars = outer
         return [self.literal(v) if isinstance(v, Lit) else env[v] for v in program.outs]
@@ -80,8 +77,8 @@ class Lifter:
         varying = [not isinstance(v, Const) for v in values]
         memo = (id(program), tuple(varying))
         if memo not in self.prepared:
-            _, found = varying_outputs(program, varying)
             inputs = [v for v, flag in zip(program.ins, varying, strict=True) if flag]
+            found = dependents(program.instrs, inputs)
             # The program itself is kept: its identity is the key.
             self.prepared[memo] = (program, roll_program(program, found, inputs))
 
@@ -280,18 +277,6 @@ def bind_batched(instr: Instr, values: Sequence[Any], batch: int, known: bool) -
 
 def _extended(value: Any) -> bool:
     return jnp.issubdtype(value.dtype, jax.dtypes.extended)
-
-
-def _last_uses(program: Program) -> list[list[int]]:
-    """For each equation the variables nobody reads after it: id arrays are freed early."""
-    keep = {v for v in program.outs if isinstance(v, int)}
-    last: list[list[int]] = [[] for _ in program.instrs]
-    for i in range(len(program.instrs) - 1, -1, -1):
-        for v in program.instrs[i].ins:
-            if isinstance(v, int) and v not in keep:
-                keep.add(v)
-                last[i].append(v)
-    return last
 
 
 FLAT = frozenset(

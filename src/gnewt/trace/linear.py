@@ -7,12 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from gnewt.jaxprs import Instr, is_float, shape_of
 from gnewt.trace.constants import PLUS, Const
 from gnewt.trace.elementwise import multiply, product_op
-from gnewt.trace.jaxpr import Instr
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.movement import join_batch
-from gnewt.trace.rules import Opaque, is_float, rule, shape_of
+from gnewt.trace.rules import Opaque, rule
 from gnewt.trace.template import Op
 
 _MAX_DENSE = 4096

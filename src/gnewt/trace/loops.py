@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from gnewt._errors import TraceError, explain_error
+from gnewt.jaxprs import Instr, ScanSpec, is_float, scan_spec, shape_of, where_of
 from gnewt.trace.blocks import run_body
 from gnewt.trace.carries import Loop, constant_carries, init_dtype, program_length, read_loop
 from gnewt.trace.constants import PLUS, Const
-from gnewt.trace.jaxpr import Instr, ScanSpec, scan_spec, where_of
 from gnewt.trace.lift import Context, Lifter, Value
-from gnewt.trace.rules import Opaque, is_float, rule, shape_of
+from gnewt.trace.rules import Opaque, rule
 
 MAX_CARRIED = 200_000_000
 """Carried scalars × iterations; more would not fit in memory."""

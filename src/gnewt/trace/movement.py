@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from gnewt.trace.jaxpr import Instr
-from gnewt.trace.rules import Opaque, move, shape_of
+from gnewt.jaxprs import Instr, shape_of
+from gnewt.trace.rules import Opaque, move
 
 Fill = Any
 """Called as fill(value, dtype): what stands for a literal in the array being moved."""

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from gnewt.trace.jaxpr import Instr, Lit, Program, ScanSpec, program_key, value_key
-from gnewt.trace.rules import MOVES, is_float
+from gnewt.jaxprs import Instr, Lit, Program, ScanSpec, is_float, literal_key, program_key, same_operand
+from gnewt.jaxprs.liveness import needed, read_variables
+from gnewt.trace.rules import MOVES
 
 MIN_REPEATS = 4
 MIN_EQUATIONS = 48
@@ -195,9 +196,7 @@ def _make_rolled(
                     consts[detail] = new_var(aval)
                 ins.append(consts[detail] if isinstance(detail, int) else detail)
             else:
-                key = tuple(
-                    v if isinstance(v, int) else (str(v.dtype), v.shape, value_key(v.value)) for v in operands
-                )
+                key = tuple(literal_key(v) if isinstance(v, Lit) else v for v in operands)
                 if key not in slices:
                     slices[key] = (new_var(aval), operands)
                 ins.append(slices[key][0])
@@ -215,12 +214,7 @@ def _source(
     found = [place.get(v) if isinstance(v, int) else None for v in operands]
     if all(f is None for f in found):
         first = operands[0]
-        same = all(
-            v == first
-            if isinstance(v, int)
-            else isinstance(first, Lit) and value_key(v.value) == value_key(first.value)
-            for v in operands
-        )
+        same = all(same_operand(v, first) for v in operands)
         return ("same", first) if same else ("slice", None)
     last = found[-1]
     if last is None:
@@ -246,12 +240,7 @@ def _carry(
         key = (q, o, back)
         if key in carries:
             known = carries[key][1]
-            same = (
-                known == init
-                if isinstance(known, int)
-                else isinstance(init, Lit) and value_key(known.value) == value_key(init.value)
-            )
-            if not same:
+            if not same_operand(known, init):
                 return None
         else:
             carries[key] = (new_var(aval), init)
@@ -262,8 +251,7 @@ def _finish(
     program: Program, rest: list[Instr], start: int, period: int, repeats: int, run: list[Instr], place: dict,
     body_avals: list[Any], inner: dict, consts: dict, slices: dict, carries: dict, instrs: list[Instr],
 ) -> Rolled | None:  # fmt: skip
-    later = {v for instr in rest[start + period * repeats :] for v in instr.ins if isinstance(v, int)}
-    later |= {v for v in program.outs if isinstance(v, int)}
+    later = read_variables(rest[start + period * repeats :], program.outs)
     wanted = [v for v in place if v in later]
     outputs: list[Any] = []
     for q, o, lag in carries:
@@ -284,13 +272,7 @@ def _finish(
         outputs,
     )
     # Equations that no output needs would only be dead weight.
-    live = {v for v in outputs if isinstance(v, int)}
-    kept = []
-    for instr in reversed(body.instrs):
-        if not live.isdisjoint(instr.outs):
-            live.update(v for v in instr.ins if isinstance(v, int))
-            kept.append(instr)
-    body.instrs = kept[::-1]
+    body.instrs, _ = needed(body.instrs, outputs)
     body.key = program_key(body)
     if not carries:
         # Independent copies batch by themselves.
@@ -312,6 +294,6 @@ def _as_instr(program: Program, rolled: Rolled, first: Instr) -> Instr:
     instr.bodies = (rolled.spec.body,)
     instr.site = first.site
     instr.key = ("rolled", rolled.spec.body.key, rolled.spec.length, tuple(rolled.picks))
-    instr.in_avals = tuple(v if isinstance(v, Lit) else program.avals[v] for v in ins)
+    instr.in_avals = tuple(program.aval(v) for v in ins)
     instr.out_avals = tuple(program.avals[v] for v in rolled.outs)
     return instr

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
 RULES: dict[str, Callable] = {}
 """Primitive name → rule on id arrays (at least one input depends on the variables)."""
 
@@ -56,13 +54,3 @@ def apply_move(instr: Any, arrays: Sequence[Any]) -> list[Any]:
     """Move data: one array for each output of the equation."""
     moved = MOVES[instr.prim](instr, None, *arrays)
     return moved if isinstance(moved, list) else [moved]
-
-
-def is_float(dtype: Any) -> bool:
-    """Real floating point, the machine-learning types included."""
-    return bool(jnp.issubdtype(dtype, jnp.floating))
-
-
-def shape_of(aval: Any) -> tuple[int, ...]:
-    """Return the static shape of an aval."""
-    return tuple(int(n) for n in aval.shape)
