@@ -42,6 +42,7 @@ _NAMES = {
     "remat2": "remat",
     "checkpoint": "remat",
     "copy_p": "copy",
+    "custom_vjp_call_jaxpr": "custom_vjp_call",
     "scatter_add": "scatter-add",
     "scatter_mul": "scatter-mul",
     "scatter_sub": "scatter-sub",
@@ -52,6 +53,11 @@ _NAMES = {
 def primitive_name(eqn: Equation) -> str:
     """Return the name of an equation's primitive, the same for all versions of JAX."""
     return _NAMES.get(eqn.primitive.name, eqn.primitive.name)
+
+
+def aval_of(atom: Atom) -> Aval:
+    """Return shape and dtype of an operand."""
+    return atom.aval  # type: ignore[return-value]
 
 
 def is_literal(atom: Atom) -> TypeGuard[jex.Literal]:
@@ -66,7 +72,7 @@ def is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
 
 def open_jaxpr(jaxpr: AnyJaxpr) -> tuple[jex.Jaxpr, Sequence[Numeric]]:
     """Split a closed jaxpr into jaxpr and constants."""
-    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    inner: jex.Jaxpr = getattr(jaxpr, "jaxpr", jaxpr)  # type: ignore[assignment]
     return inner, getattr(jaxpr, "consts", ())
 
 

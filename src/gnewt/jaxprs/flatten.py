@@ -11,13 +11,15 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt.jaxprs import compat
-from gnewt.jaxprs.compat import AnyJaxpr, Atom, Equation, Numeric, Params, primitive_name
+from gnewt.jaxprs.compat import AnyJaxpr, Atom, Equation, Numeric, Params, aval_of, primitive_name
 from gnewt.jaxprs.keys import program_key, value_key
 from gnewt.jaxprs.liveness import needed
 from gnewt.jaxprs.program import Instr, Lit, Operand, Program
 
 CALLS = frozenset({"jit", "closed_call", "core_call", "remat"})
 """Calls that mean nothing but their body."""
+VALUE_CALLS = CALLS | {"custom_jvp_call"}
+"""Calls whose values are those of their body: for programs that are not differentiated any more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +58,8 @@ def flatten_jaxpr(jaxpr: AnyJaxpr, hoisted: list[Numeric], inlined: Collection[s
     opened, consts = compat.open_jaxpr(jaxpr)
     env: dict[Atom, Operand] = {}
     for var in opened.invars:
-        env[var] = program.new_var(var.aval)
-        program.ins.append(env[var])
+        env[var] = at = program.new_var(aval_of(var))
+        program.ins.append(at)
     _Reader(program, hoisted, inlined).read(opened, consts, env, None)
     program.outs = [_operand(env, v) for v in opened.outvars]
     # Side effects are refused before it matters that their equations have no readers.
@@ -67,7 +69,7 @@ def flatten_jaxpr(jaxpr: AnyJaxpr, hoisted: list[Numeric], inlined: Collection[s
 
 
 def _operand(env: Mapping[Atom, Operand], atom: Atom) -> Operand:
-    return Lit(atom.val, atom.aval) if compat.is_literal(atom) else env[atom]
+    return Lit(atom.val, aval_of(atom)) if compat.is_literal(atom) else env[atom]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +84,7 @@ class _Reader:
         """Append the equations of a jaxpr, and of what it calls; `site` is the outermost call of a library."""
         program = self.program
         for var, value in zip(jaxpr.constvars, consts, strict=True):
-            env[var] = at = program.new_var(var.aval)
+            env[var] = at = program.new_var(aval_of(var))
             program.consts.append((at, len(self.hoisted)))
             self.hoisted.append(value)
         for eqn in jaxpr.eqns:
@@ -97,7 +99,7 @@ class _Reader:
                 self.read(inner, inner_consts, scope, where)
                 env.update(zip(eqn.outvars, [_operand(scope, v) for v in inner.outvars], strict=True))
                 continue
-            outs = [program.new_var(var.aval) for var in eqn.outvars]
+            outs = [program.new_var(aval_of(var)) for var in eqn.outvars]
             env.update(zip(eqn.outvars, outs, strict=True))
             bodies = tuple(flatten_jaxpr(sub, self.hoisted, self.inlined) for sub in _bodies(name, eqn))
             program.instrs.append(
@@ -110,8 +112,8 @@ class _Reader:
                     bodies,
                     key=(name, _params_key(eqn.params, bodies)),
                     site=eqn if site is None else site,
-                    in_avals=tuple(v.aval for v in eqn.invars),
-                    out_avals=tuple(v.aval for v in eqn.outvars),
+                    in_avals=tuple(aval_of(v) for v in eqn.invars),
+                    out_avals=tuple(aval_of(v) for v in eqn.outvars),
                 )
             )
 
@@ -168,6 +170,12 @@ def effectful(jaxpr: AnyJaxpr) -> Equation | None:
                     return found
             return eqn
     return None
+
+
+def count_equations(jaxpr: AnyJaxpr) -> int:
+    """Count the equations of a jaxpr, those of its calls included."""
+    eqns = compat.open_jaxpr(jaxpr)[0].eqns
+    return len(eqns) + sum(count_equations(sub) for eqn in eqns for sub in compat.called_jaxprs(eqn))
 
 
 def primitives_of(instr: Instr) -> Iterator[tuple[str, Equation]]:

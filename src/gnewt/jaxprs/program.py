@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import DTypeLike
+from jax.typing import DTypeLike
 
 from gnewt.jaxprs.compat import Aval, Equation, Numeric, Params, where_of_equation
 
@@ -34,7 +34,7 @@ class Instr:
 
     prim: str
     params: Params
-    ins: list[Operand]
+    ins: Sequence[Operand]
     outs: list[int]
     eqn: Equation
     """The JAX equation; of a region or a rolled loop its first one."""
@@ -60,7 +60,7 @@ class Program:
     consts: list[tuple[int, int]]
     """(variable, position in the list of hoisted constants)."""
     instrs: list[Instr]
-    outs: list[Operand]
+    outs: Sequence[Operand]
     key: Hashable = None
 
     def new_var(self, aval: Aval) -> int:

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.graph import take_places
-from gnewt.jaxprs import Instr, Lit, Program, primitives_of, program_key, run_program, shape_of
+from gnewt.jaxprs import Instr, Lit, Program, primitives_of, program_key, run_program, shape_of, variables
 from gnewt.jaxprs.liveness import needed
+from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.bodies import BodyPattern, analyse_body, out_dtype
 from gnewt.trace.calls import by_reverse_mode, check_differentiable, refuse_while
 from gnewt.trace.carries import Loop
 from gnewt.trace.constants import Const
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.pool import CallSpec, split_arguments
-from gnewt.trace.rules import MOVES
 
 DENSE_ARGS = 16
 """Bodies with at most this many scalar arguments are one dense block (compile time 2 to 4 times less)."""
@@ -30,31 +30,6 @@ DENSE_ARGS = 16
 LIFTED_ARGS = 96
 """Bodies with more are lifted inside; in between the nonzeros decide. Lifting a body with few of them makes evaluation 8 to
 60 times faster, and one with dense matrices (37 states, 12 inputs) three times slower."""
-
-
-_INDEXED = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2, "scatter": 1, "scatter-add": 1}
-"""Primitive → position of its first index operand."""
-
-
-_MOVEMENT = {*MOVES, "gather", "dynamic_slice"}
-
-
-_SUSPECT = {
-    "pure_callback",
-    "io_callback",
-    "custom_vjp_call",
-    "custom_call",
-    "ffi_call",
-    "sort",
-    "eigh",
-    "svd",
-    "eig",
-    "schur",
-}
-"""Primitives that JAX may be unable to differentiate twice."""
-
-
-# Results
 
 
 def run_body(lift: Lifter, instr: Instr, loop: Loop, values: list[Value]) -> list[Value]:
@@ -101,12 +76,9 @@ def _count_distinct(values: list[Value]) -> int:
 def _indexed_by_time(rest: Program, env: dict[int, Value]) -> bool:
     """Whether carried arrays are read or written at places that follow the iterations: then lift inside."""
     for instr in rest.instrs:
-        if instr.prim in _INDEXED:
-            at = _INDEXED[instr.prim]
-            last = at + 1 if instr.prim.startswith("scatter") or instr.prim == "gather" else len(instr.ins)
-            index = [env.get(v) for v in instr.ins[at:last] if isinstance(v, int)]
-            if any(isinstance(v, Const) and v.shape[0] > 1 and v.value is not None for v in index):
-                return True
+        index = [env.get(v) for v in variables(instr.ins[primitive(instr.prim).index_places])]
+        if any(isinstance(v, Const) and v.shape[0] > 1 and v.value is not None for v in index):
+            return True
     return False
 
 
@@ -129,7 +101,8 @@ def hoist_movement(lift: Lifter, loop: Loop, env: dict[int, Value]) -> Program:
         ready = not any(isinstance(v, int) and v in late for v in instr.ins)
         if ready:
             ins = [lift.literal(v) if isinstance(v, Lit) else env[v] for v in instr.ins]
-            if all(isinstance(v, Const) for v in ins) or (instr.prim in _MOVEMENT and _indices_known(ins)):
+            moves = primitive(instr.prim).move is not None or primitive(instr.prim).takes
+            if all(isinstance(v, Const) for v in ins) or (moves and _indices_known(ins)):
                 env.update(zip(instr.outs, lift.apply(instr, ins), strict=True))
                 continue
         rest.append(instr)
@@ -178,7 +151,7 @@ def dense_body(
         refuse_while(next(i for i in body.instrs for name, _ in primitives_of(i) if name == "while"))
     if any(n.startswith("custom_vjp") for n in names):
         fn = by_reverse_mode(fn)
-    if names & _SUSPECT:
+    if not all(primitive(name).twice for name in names):
         check_differentiable(instr, fn, [np.dtype(d) for d in col_dtypes], data)
     key = ("body", body.key, tuple(variable), tuple((o, tuple(p)) for o, p in computed.items()))
     spec = CallSpec(key, "scan body", fn, m, pattern.jac, pattern.hess, pattern.uses)

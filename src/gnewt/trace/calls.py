@@ -26,8 +26,9 @@ from gnewt.jaxprs import (
     shape_of,
     where_of,
 )
+from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.constants import Const
-from gnewt.trace.elementwise import ELEMENTWISE, elementwise
+from gnewt.trace.elementwise import elementwise
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.pool import CallSpec, split_arguments
 from gnewt.trace.regions import NeedRegion
@@ -36,8 +37,6 @@ from gnewt.trace.template import Op
 
 MAX_COLUMNS = 8192
 """An opaque call of more scalars would need a dense local Hessian of more than half a gigabyte."""
-_PIECEWISE_LINEAR = {"reduce_max", "reduce_min", "sort", "cummax", "cummin"}
-"""Opaque primitives whose second derivative is zero."""
 
 Take = Callable[[int, int], Any]
 """take(lo, hi): the columns lo..hi-1 of a call as one vector."""
@@ -85,7 +84,8 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
     if len(cols) > MAX_COLUMNS:
         refuse_wide(instr, len(cols), reason)
     jac = np.zeros((m, len(cols)), bool) if detached else None
-    curved = not detached and instr.prim not in _PIECEWISE_LINEAR
+    known = primitive(instr.prim)
+    curved = not detached and (known.elementwise or known.curvature != "none")
     hess = None if curved else "none"
     spec = CallSpec(key, instr.prim, fn, m, jac, hess, None, note, detached)
     if not detached:
@@ -221,7 +221,7 @@ def _scalarizable(program: Program, shape: tuple[int, ...]) -> bool:
     if any(program.avals[v].shape not in ((), shape) for i in program.instrs for v in i.outs):
         return False
     return all(
-        i.prim in ELEMENTWISE
+        primitive(i.prim).elementwise
         or (i.prim == "broadcast_in_dim" and i.in_avals[0].shape in ((), shape))
         or (i.prim == "custom_jvp_call" and _is_elementwise(i))
         for i in program.instrs
@@ -283,7 +283,7 @@ def run_scalars(program: Program, args: Sequence[Any], made: dict[Any, Callable]
 
     for instr in program.instrs:
         values = [read(v) for v in instr.ins]
-        if instr.prim in ("broadcast_in_dim", "reshape", "squeeze", "copy"):
+        if primitive(instr.prim).move is not None:
             out = values[0]
         elif instr.prim == "custom_jvp_call":
             if instr.key not in made:

@@ -78,16 +78,8 @@ def is_running_sum(program: Program, at: int, out: int) -> bool:
         return False
     while True:
         (instr,) = reads
-        first_only = instr.prim in ("sub", "scatter-add", "scatter_add")
-        if instr.prim not in (
-            "add",
-            "add_any",
-            "sub",
-            "scatter-add",
-            "scatter_add",
-            "convert_element_type",
-            "reshape",
-        ):
+        first_only = instr.prim in ("sub", "scatter-add")
+        if instr.prim not in ("add", "add_any", "sub", "scatter-add", "convert_element_type", "reshape"):
             return False
         if sum(v == var for v in instr.ins if isinstance(v, int)) != 1 or (
             first_only and instr.ins[0] != var

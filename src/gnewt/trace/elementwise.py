@@ -8,66 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.jaxprs import Instr, bind_scalars, is_float, shape_of
+from gnewt.jaxprs.primitives import PRIMITIVES, fold_elementwise, primitive
 from gnewt.trace.constants import MINUS, PLUS, Const
-from gnewt.trace.lift import FLAT, Lifter, Value
-from gnewt.trace.rules import NUMPY, Opaque, rule
+from gnewt.trace.lift import Lifter, Value
+from gnewt.trace.rules import Opaque, rule
 from gnewt.trace.template import Op
-
-_SMOOTH = [
-    "exp",
-    "exp2",
-    "log",
-    "log2",
-    "log1p",
-    "expm1",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "sqrt",
-    "rsqrt",
-    "cbrt",
-    "logistic",
-    "erf",
-    "erfc",
-    "erf_inv",
-    "lgamma",
-    "digamma",
-    "square",
-    "one_minus_square",
-    "integer_pow",
-    "bessel_i0e",
-    "bessel_i1e",
-    "regularized_incomplete_beta",
-    "igamma",
-    "igammac",
-    "polygamma",
-    "zeta",
-    "random_gamma_grad",
-]
-_PIECEWISE_LINEAR = ["abs", "max", "min", "clamp", "real", "imag", "reduce_precision"]
-_PAIRS: dict[str, Any] = {
-    "mul": ((0, 1),),
-    "div": ((0, 1), (1, 1)),
-    "pow": ((0, 0), (0, 1), (1, 1)),
-    "atan2": "all",
-    "rem": "none",
-    "select_n": "none",
-    "convert_element_type": "none",
-    "add": "none",
-    "add_any": "none",
-    "sub": "none",
-    "neg": "none",
-}
-ELEMENTWISE = {*_SMOOTH, *_PIECEWISE_LINEAR, *(FLAT - {"argmax", "argmin"}), *_PAIRS}
 
 
 def make_op(lift: Lifter, instr: Instr) -> Op:
@@ -76,14 +21,10 @@ def make_op(lift: Lifter, instr: Instr) -> Op:
     key = (instr.key, types)
     if key not in lift.ops:
         name = instr.prim
-        active: tuple[bool, ...] | None = tuple(is_float(t) for t in types)
-        curved: Any = "all"
-        if name in FLAT or not is_float(instr.out_avals[0].dtype):
+        known = primitive(name)
+        active, curved = tuple(is_float(t) for t in types), known.curvature
+        if known.flat or not is_float(instr.out_avals[0].dtype):
             active, curved = (False,) * len(types), "none"
-        elif name in _PIECEWISE_LINEAR:
-            curved = "none"
-        elif name in _PAIRS:
-            curved = _PAIRS[name]
         lift.ops[key] = Op(key, name, lambda args: bind_scalars(instr, args), active, curved)
     return lift.ops[key]
 
@@ -122,19 +63,19 @@ def fold_places(lift: Lifter, instr: Instr, operands: list[np.ndarray], op: Op) 
     dtype = instr.out_avals[0].dtype
 
     def step(xp: Any, *values: Any) -> tuple[Any]:
-        if xp is np and instr.prim in NUMPY and op.name == instr.prim:
-            with np.errstate(all="ignore"):
-                return (np.asarray(NUMPY[instr.prim](instr.params, *values), dtype),)
+        if xp is np and op.name == instr.prim:
+            folded = fold_elementwise(instr, values)
+            if folded is not None:
+                return (folded,)
         out = op.fn([jnp.asarray(v) for v in values])
         return (np.asarray(out) if xp is np else out,)
 
     return lift.constants.elements(lift.constants.apply(step, consts, [(operands[0].shape, dtype)])[0])
 
 
-@rule(
-    *sorted(ELEMENTWISE - {"add", "add_any", "sub", "neg", "mul", "div", "select_n", "convert_element_type"})
-)
+@rule(*(name for name, known in PRIMITIVES.items() if known.elementwise))
 def _elementwise(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
+    """The general rule; those below replace it."""
     return elementwise(lift, instr, ins)
 
 
@@ -280,70 +221,3 @@ def _convert(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     if jnp.issubdtype(instr.out_avals[0].dtype, jnp.complexfloating):
         raise Opaque("complex numbers")
     return elementwise(lift, instr, ins)
-
-
-# Constants in NumPy
-
-
-def _np_select(params: Any, which: Any, *cases: Any) -> Any:
-    which = np.asarray(which).astype(np.int64)
-    shape = np.broadcast_shapes(which.shape, *[c.shape for c in cases])
-    out = np.broadcast_to(cases[0], shape)
-    for i, case in enumerate(cases[1:], 1):
-        out = np.where(which == i, case, out)
-    return out
-
-
-def _np_integer_div(params: Any, x: Any, y: Any) -> Any:
-    if x.dtype.kind == "f":
-        return x / y
-    y = np.where(y == 0, 1, y)
-    down = x // y
-    # XLA truncates towards zero.
-    return down + ((down * y != x) & ((x < 0) != (y < 0))).astype(x.dtype)
-
-
-def _np_iota(params: Any) -> Any:
-    shape = params["shape"]
-    line = np.arange(shape[params["dimension"]]).reshape(
-        [-1 if d == params["dimension"] else 1 for d in range(len(shape))]
-    )
-    return np.broadcast_to(line, shape)[None].astype(params["dtype"])
-
-
-_SAME_IN_NUMPY = {
-    "add": "add", "sub": "subtract", "mul": "multiply", "neg": "negative", "exp": "exp", "log": "log",
-    "log1p": "log1p", "expm1": "expm1", "sin": "sin", "cos": "cos", "tan": "tan", "tanh": "tanh",
-    "atan": "arctan", "atan2": "arctan2", "sqrt": "sqrt", "abs": "abs", "max": "maximum",
-    "min": "minimum", "floor": "floor", "ceil": "ceil", "sign": "sign", "eq": "equal", "ne": "not_equal",
-    "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "and": "bitwise_and",
-    "or": "bitwise_or", "xor": "bitwise_xor", "not": "invert", "pow": "power", "rem": "fmod",
-    "square": "square", "is_finite": "isfinite", "cbrt": "cbrt", "asin": "arcsin", "acos": "arccos",
-    "sinh": "sinh", "cosh": "cosh", "exp2": "exp2", "log2": "log2",
-}  # fmt: skip
-
-
-def _plain(name: str) -> Any:
-    fn = getattr(np, name)
-    return lambda params, *values: fn(*values)
-
-
-NUMPY.update({name: _plain(other) for name, other in _SAME_IN_NUMPY.items()})
-NUMPY.update(
-    {
-        "div": _np_integer_div,
-        "select_n": _np_select,
-        "iota": _np_iota,
-        "integer_pow": lambda params, x: x ** params["y"] if params["y"] >= 0 else 1 / x ** (-params["y"]),
-        "rsqrt": lambda params, x: 1 / np.sqrt(x),
-        "convert_element_type": lambda params, x: x.astype(params["new_dtype"]),
-        "stop_gradient": lambda params, x: x,
-        "clamp": lambda params, low, x, high: np.minimum(np.maximum(x, low), high),
-        "reduce_sum": lambda params, x: x.sum(tuple(a + 1 for a in params["axes"]), dtype=x.dtype),
-        "reduce_max": lambda params, x: x.max(tuple(a + 1 for a in params["axes"])),
-        "reduce_min": lambda params, x: x.min(tuple(a + 1 for a in params["axes"])),
-        "reduce_prod": lambda params, x: x.prod(tuple(a + 1 for a in params["axes"]), dtype=x.dtype),
-        "reduce_and": lambda params, x: x.all(tuple(a + 1 for a in params["axes"])),
-        "reduce_or": lambda params, x: x.any(tuple(a + 1 for a in params["axes"])),
-    }
-)

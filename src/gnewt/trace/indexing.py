@@ -4,39 +4,40 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnewt.jaxprs import Instr, is_float, shape_of
-from gnewt.trace.constants import MINUS, PLUS
-from gnewt.trace.elementwise import multiply, product_op
-from gnewt.trace.lift import Lifter, Value
-from gnewt.trace.movement import (
+from gnewt.jaxprs import Instr, is_float
+from gnewt.jaxprs.indices import (
     dynamic_slice_index,
-    gather_fill,
+    gather_filler,
     gather_index,
     join_batch,
     replace_at,
     scatter_index,
     take_flat,
 )
-from gnewt.trace.rules import FOLDS, Opaque, rule
+from gnewt.trace.constants import MINUS, PLUS
+from gnewt.trace.elementwise import multiply, product_op
+from gnewt.trace.lift import Lifter, Value
+from gnewt.trace.rules import Opaque, rule
 
 
 @rule("gather")
 def _gather(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     index = gather_index(instr, lift.watch(ins[1]))
-    fill = lift.constants.scalar(gather_fill(instr), instr.out_avals[0].dtype) if (index < 0).any() else None
-    return [take_flat(lift.ids(ins[0]), index, fill)]
+    dtype = instr.out_avals[0].dtype
+    filler = lift.constants.scalar(gather_filler(instr), dtype) if (index < 0).any() else None
+    return [take_flat(lift.ids(ins[0]), index, filler)]
 
 
 @rule("dynamic_slice")
 def _dynamic_slice(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     starts = [lift.watch(s) for s in ins[1:]]
-    return [take_flat(lift.ids(ins[0]), dynamic_slice_index(instr, starts, shape_of(instr.in_avals[0])))]
+    return [take_flat(lift.ids(ins[0]), dynamic_slice_index(instr, starts))]
 
 
 @rule("dynamic_update_slice")
 def _dynamic_update_slice(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     starts = [lift.watch(s) for s in ins[2:]]
-    index = dynamic_slice_index(instr, starts, shape_of(instr.in_avals[0]))
+    index = dynamic_slice_index(instr, starts)
     return [replace_at(lift.ids(ins[0]), index, lift.ids(ins[1]))]
 
 
@@ -46,7 +47,7 @@ def _scatter(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     return [replace_at(lift.ids(ins[0]), index, lift.ids(ins[2]))]
 
 
-@rule("scatter-add", "scatter_add", "scatter-sub")
+@rule("scatter-add", "scatter-sub")
 def _scatter_add(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     if not is_float(instr.out_avals[0].dtype):
         raise Opaque("scatter-add of integers that depend on the variables")
@@ -72,7 +73,7 @@ def _scatter_add(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     return [out.reshape(array.shape)]
 
 
-@rule("scatter-mul", "scatter_mul")
+@rule("scatter-mul")
 def _scatter_mul(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     index = scatter_index(instr, lift.watch(ins[1]))
     flat = index.reshape(index.shape[0], -1)
@@ -87,32 +88,3 @@ def _scatter_mul(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     dtype = instr.out_avals[0].dtype
     new = multiply(lift, old, np.ascontiguousarray(update), dtype, product_op(lift, dtype), instr)
     return [replace_at(array, index, new)]
-
-
-def _fold_gather(instr: Instr, values: tuple[np.ndarray, ...]) -> np.ndarray:
-    index = gather_index(instr, values[1])
-    fill = np.asarray(gather_fill(instr), values[0].dtype) if (index < 0).any() else None
-    return take_flat(values[0], index, fill)
-
-
-def _fold_slice(instr: Instr, values: tuple[np.ndarray, ...]) -> np.ndarray:
-    return take_flat(values[0], dynamic_slice_index(instr, list(values[1:]), shape_of(instr.in_avals[0])))
-
-
-def _fold_update(instr: Instr, values: tuple[np.ndarray, ...]) -> np.ndarray:
-    index = dynamic_slice_index(instr, list(values[2:]), shape_of(instr.in_avals[0]))
-    return replace_at(values[0], index, values[1])
-
-
-def _fold_scatter(instr: Instr, values: tuple[np.ndarray, ...]) -> np.ndarray:
-    return replace_at(values[0], scatter_index(instr, values[1]), values[2])
-
-
-FOLDS.update(
-    {
-        "gather": _fold_gather,
-        "dynamic_slice": _fold_slice,
-        "dynamic_update_slice": _fold_update,
-        "scatter": _fold_scatter,
-    }
-)

@@ -12,11 +12,12 @@ import numpy as np
 
 from gnewt.jaxprs import Instr, Lit, Program, bind_instr, shape_of
 from gnewt.jaxprs.liveness import dependents, last_reads, read_variables
+from gnewt.jaxprs.primitives import fold_instr, primitive
 from gnewt.trace.constants import Const, Constants, Unknown, as_known
 from gnewt.trace.pool import CALL, CARRY, INPUT, OP, ROW, CallSpec, Pool
 from gnewt.trace.regions import close_regions
 from gnewt.trace.roll import roll_program
-from gnewt.trace.rules import FOLDS, MOVES, NUMPY, RULES, Opaque, apply_move
+from gnewt.trace.rules import RULES, Opaque
 
 Value = Any
 """A `Const`, or int32 ids of shape [1 | batch, *shape]."""
@@ -83,7 +84,8 @@ class Lifter:
             self.prepared[memo] = (program, roll_program(program, found, inputs))
 
         def opaque(instr: Instr) -> bool:
-            return id(instr) in self.forced or (instr.prim not in self.rules and instr.prim not in MOVES)
+            known = instr.prim in self.rules or primitive(instr.prim).move is not None
+            return id(instr) in self.forced or not known
 
         return close_regions(self.prepared[memo][1], varying, opaque)
 
@@ -94,8 +96,9 @@ class Lifter:
         if all(isinstance(v, Const) for v in ins):
             return self.fold(instr, ins)
         try:
-            if instr.prim in MOVES:
-                return apply_move(instr, [self.ids(v) for v in ins])
+            move = primitive(instr.prim).move
+            if move is not None:
+                return list(move(instr, *[self.ids(v) for v in ins]))
             if instr.prim in self.rules:
                 return self.rules[instr.prim](self, instr, ins)
             reason = "no rule for this primitive"
@@ -113,23 +116,10 @@ class Lifter:
         outs = [((batch, *shape_of(a)), a.dtype) for a in instr.out_avals]
 
         def step(xp: Any, *values: Any) -> Any:
-            if xp is np:
-                if instr.prim in MOVES:
-                    return tuple(apply_move(instr, values))
-                if instr.prim in NUMPY:
-                    return (self.fold_numpy(instr, values),)
-                if instr.prim in FOLDS:
-                    return (FOLDS[instr.prim](instr, values),)
-            return bind_batched(instr, values, batch, known=xp is np)
+            folded = fold_instr(instr, values) if xp is np else None
+            return bind_batched(instr, values, batch, known=xp is np) if folded is None else tuple(folded)
 
         return self.constants.apply(step, ins, outs)
-
-    @staticmethod
-    def fold_numpy(instr: Instr, values: Sequence[Any]) -> np.ndarray:
-        rank = 1 + len(instr.out_avals[0].shape)
-        full = [v.reshape(v.shape[0], *[1] * (rank - v.ndim), *v.shape[1:]) for v in values]
-        with np.errstate(all="ignore"):
-            return np.asarray(NUMPY[instr.prim](instr.params, *full), instr.out_avals[0].dtype)
 
     # Values
 
@@ -279,45 +269,11 @@ def _extended(value: Any) -> bool:
     return jnp.issubdtype(value.dtype, jax.dtypes.extended)
 
 
-FLAT = frozenset(
-    [
-        "sign",
-        "floor",
-        "ceil",
-        "round",
-        "is_finite",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "eq_to",
-        "lt_to",
-        "le_to",
-        "and",
-        "or",
-        "xor",
-        "not",
-        "stop_gradient",
-        "argmax",
-        "argmin",
-        "nextafter",
-        "shift_left",
-        "shift_right_logical",
-        "shift_right_arithmetic",
-        "population_count",
-        "clz",
-    ]
-)
-"""Primitives whose derivative is zero."""
-
-
 def differentiated_vars(program: Program) -> set[int]:
     """Return the variables through which a derivative of the outputs may flow."""
     found = {v for v in program.outs if isinstance(v, int)}
     for instr in reversed(program.instrs):
-        if instr.prim not in FLAT and not found.isdisjoint(instr.outs):
+        if not primitive(instr.prim).flat and not found.isdisjoint(instr.outs):
             found.update(
                 v
                 for v, a in zip(instr.ins, instr.in_avals, strict=True)

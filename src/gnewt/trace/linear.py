@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.jaxprs import Instr, is_float, shape_of
+from gnewt.jaxprs.indices import join_batch
+from gnewt.jaxprs.moves import pad_axis
+from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.constants import PLUS, Const
 from gnewt.trace.elementwise import multiply, product_op
 from gnewt.trace.lift import Lifter, Value
-from gnewt.trace.movement import join_batch
 from gnewt.trace.rules import Opaque, rule
 from gnewt.trace.template import Op
 
@@ -148,7 +150,9 @@ def _convolution(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     spatial = lhs.ndim - 3
     for s in range(spatial):
         low, high = p["padding"][s]
-        lhs = _pad_with(lhs, zero, 3 + s, int(low), int(high), int(p["lhs_dilation"][s]) - 1)
+        lhs = pad_axis(
+            lhs, np.full(1, zero, np.int32), 3 + s, int(low), int(high), int(p["lhs_dilation"][s]) - 1
+        )
     out_shape = shape_of(instr.out_avals[0])
     out_spatial = [out_shape[d.out_spec[2 + s]] for s in range(spatial)]
     kernel = rhs.shape[3:]
@@ -190,19 +194,6 @@ def _convolution(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     return [out.transpose(0, *[int(i) + 1 for i in back])]
 
 
-def _pad_with(ids: np.ndarray, fill: int, axis: int, low: int, high: int, inner: int) -> np.ndarray:
-    n = ids.shape[axis]
-    size = low + high + n + inner * max(n - 1, 0)
-    out = np.full((*ids.shape[:axis], size, *ids.shape[axis + 1 :]), fill, np.int32)
-    at = low + np.arange(n) * (inner + 1)
-    keep = (at >= 0) & (at < size)
-    target: list[Any] = [slice(None)] * ids.ndim
-    source = list(target)
-    target[axis], source[axis] = at[keep], np.flatnonzero(keep)
-    out[tuple(target)] = ids[tuple(source)]
-    return out
-
-
 @rule("reduce_max", "reduce_min", "reduce_prod")
 def _reduce_other(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     """One operation of many operands, with JAX's own rule for ties; long ones are dense calls."""
@@ -241,12 +232,11 @@ def _reduce_groups(lift: Lifter, instr: Instr, groups: np.ndarray) -> np.ndarray
 def _reduction_op(lift: Lifter, instr: Instr, count: int) -> Op:
     key = (instr.prim, count)
     if key not in lift.ops:
-        primitive = instr.eqn.primitive
+        bind = instr.eqn.primitive.bind
         params = {**instr.params, "axes": (0,)}
-        curved = "all" if instr.prim == "reduce_prod" else "none"
 
         def fn(values: list[Any]) -> Any:
-            return primitive.bind(jnp.stack(values), **params)
+            return bind(jnp.stack(values), **params)
 
-        lift.ops[key] = Op(key, instr.prim, fn, None, curved)
+        lift.ops[key] = Op(key, instr.prim, fn, None, primitive(instr.prim).curvature)
     return lift.ops[key]

@@ -13,9 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from gnewt.jaxprs import Instr, Lit, Program, ScanSpec, is_float, literal_key, program_key, same_operand
+from gnewt.jaxprs import (
+    Instr,
+    Lit,
+    Program,
+    ScanSpec,
+    is_float,
+    literal_key,
+    program_key,
+    same_operand,
+    variables,
+)
 from gnewt.jaxprs.liveness import needed, read_variables
-from gnewt.trace.rules import MOVES
+from gnewt.jaxprs.primitives import primitive
 
 MIN_REPEATS = 4
 MIN_EQUATIONS = 48
@@ -85,14 +95,12 @@ def _split_early(
     known = set(start)
     early, rest = [], []
     for instr in program.instrs:
-        vars_ = [v for v in instr.ins if isinstance(v, int)]
-        constant = constants and not any(v in varying for v in vars_)
+        vars_ = variables(instr.ins)
+        constant = constants and varying.isdisjoint(vars_)
+        what = primitive(instr.prim)
         moves = bool(vars_) and (
-            instr.prim in MOVES
-            or (
-                instr.prim in ("gather", "dynamic_slice")
-                and not any(v in varying for v in instr.ins[1:] if isinstance(v, int))
-            )
+            what.move is not None
+            or (what.takes and varying.isdisjoint(variables(instr.ins[what.index_places])))
         )
         if all(v in known for v in vars_) and (constant or moves):
             known.update(instr.outs)

@@ -21,23 +21,25 @@ import numpy as np
 from jax import Array
 
 from gnewt.graph import Family
+from gnewt.jaxprs import flatten_jaxpr
+from gnewt.jaxprs.compat import Numeric
+from gnewt.jaxprs.flatten import VALUE_CALLS
+from gnewt.jaxprs.primitives import primitive
+from gnewt.kkt.derivatives.arrays import Traced
 from gnewt.kkt.derivatives.cuts import Combination, Core, Cuts, cut
 from gnewt.kkt.derivatives.keep import Keeper
-from gnewt.kkt.derivatives.scalars import NotScalar, Program, Vectors, live_nodes
+from gnewt.kkt.derivatives.scalars import NotScalar, ScalarProgram, Vectors, live_nodes
 from gnewt.kkt.derivatives.writeout import write_out
 
 _MAX_OPERATIONS = 3_000
 """Of all cores' derivatives together: XLA compiles about 500 a second."""
-
-_OWN_RULES = {"custom_jvp_call", "custom_vjp_call", "custom_lin", "stop_gradient", "reduce_max", "reduce_min"}
-"""Primitives whose derivative is not that of the scalar operations which compute them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CoreDerivatives:
     """∂core and ∂²(λ·core) as a scalar program."""
 
-    program: Program
+    program: ScalarProgram
     args: np.ndarray
     lam: np.ndarray
     given: list[int]
@@ -51,7 +53,7 @@ class CoreDerivatives:
 class Composition:
     """A family's function as a program, taken apart."""
 
-    program: Program
+    program: ScalarProgram
     x: np.ndarray
     data: list[np.ndarray]
     outputs: list[int]
@@ -59,16 +61,17 @@ class Composition:
     derivatives: list[CoreDerivatives]
 
 
-def compose(family: Family, closed: Any, dtype: Any) -> Composition | None:
+def compose(family: Family, traced: Traced, dtype: np.dtype) -> Composition | None:
     """Take apart (x, *data) ↦ ψ, or return None where that is impossible or not worth it."""
-    if family.k < 2 or _has_own_rules(closed.jaxpr):
+    flat = traced.program
+    if family.k < 2 or any(primitive(instr.prim).own_rule for instr in flat.instrs):
         return None
-    program = Program(_MAX_OPERATIONS)
+    program = ScalarProgram(_MAX_OPERATIONS)
     try:
         x = program.symbols((family.k,), dtype)
-        data = [program.symbols(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars[1:]]
+        data = [program.symbols(a.shape, a.dtype) for a in (flat.avals[v] for v in flat.ins[1:])]
         with jax.ensure_compile_time_eval():
-            (y,) = write_out(program, closed.jaxpr, closed.consts, [x, *data])
+            (y,) = write_out(program, flat, traced.hoisted, [x, *data])
         outputs = y.ravel().tolist()
         cuts = cut(program, x.tolist(), outputs)
         if len(cuts.cores) < 2:
@@ -86,18 +89,7 @@ def _count(derivatives: CoreDerivatives) -> int:
     return len(live_nodes(derivatives.program, wanted))
 
 
-def _has_own_rules(jaxpr: Any) -> bool:
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name in _OWN_RULES:
-            return True
-        for inner in eqn.params.values():
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns") and _has_own_rules(inner):
-                return True
-    return False
-
-
-def _differentiate(program: Program, core: Core) -> CoreDerivatives:
+def _differentiate(program: ScalarProgram, core: Core) -> CoreDerivatives:
     """Write the derivatives of a core out."""
     kinds = [jax.ShapeDtypeStruct((), program.dtypes[a]) for a in (*core.args, *core.given)]
     count = len(core.args)
@@ -128,15 +120,17 @@ def _differentiate(program: Program, core: Core) -> CoreDerivatives:
     closed, shape = jax.make_jaxpr(derivatives, return_shape=True)(
         kinds[:count], lams, kinds[count:], jax.ShapeDtypeStruct(seeds.shape, seeds.dtype)
     )
-    written = Program(8 * _MAX_OPERATIONS)
+    written = ScalarProgram(8 * _MAX_OPERATIONS)
     args, lam, given = (
         np.array([written.symbols((), kind.dtype) for kind in some], np.int32)
         for some in (kinds[:count], lams, kinds[count:])
     )
     scalars = [np.asarray(node) for node in (*args, *lam, *given)]
+    hoisted: list[Numeric] = []
+    flat = flatten_jaxpr(closed, hoisted, VALUE_CALLS)
     with jax.ensure_compile_time_eval():
-        flat = write_out(written, closed.jaxpr, closed.consts, [*scalars, written.constants(seeds)])
-    first, second = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [int(v) for v in flat])
+        nodes = write_out(written, flat, hoisted, [*scalars, written.constants(seeds)])
+    first, second = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [int(v) for v in nodes])
     return CoreDerivatives(
         written,
         args,

@@ -1,8 +1,8 @@
 """Local derivatives of a family at all its instances: J and H for a node, value, gradient and H for a loss.
 
-Three routes. A small function is written out as a scalar program (`kkt.scalars`) of its own derivatives, where
+Three routes. A small function is written out as a scalar program (`scalars`) of its own derivatives, where
 everything that is structurally zero, equal or linear has vanished. A longer one is taken apart into such
-functions (`kkt.composed`). Any other is differentiated by JAX under vmap, forward over reverse, along the arguments
+functions (`composed`). Any other is differentiated by JAX under vmap, forward over reverse, along the arguments
 in which it is not linear.
 """
 
@@ -17,10 +17,13 @@ import numpy as np
 from jax import Array
 
 from gnewt.graph import Family, Structure, take_places
-from gnewt.kkt.derivatives.arrays import ArrayProgram
+from gnewt.jaxprs import flatten_jaxpr
+from gnewt.jaxprs.compat import Numeric
+from gnewt.jaxprs.flatten import VALUE_CALLS, count_equations
+from gnewt.kkt.derivatives.arrays import ArrayProgram, Traced
 from gnewt.kkt.derivatives.composed import Composed, Composition, compose
 from gnewt.kkt.derivatives.keep import Keeper
-from gnewt.kkt.derivatives.scalars import NotScalar, Program, Vectors, live_nodes
+from gnewt.kkt.derivatives.scalars import NotScalar, ScalarProgram, Vectors, live_nodes
 from gnewt.kkt.derivatives.writeout import write_out
 
 MAX_OPERATIONS = 3_000
@@ -38,12 +41,6 @@ def affordable(n: int, equations: int) -> int:
     cartpole: 1,500 operations), writing them out costs nothing more.
     """
     return min(MAX_OPERATIONS, max(64 + 16 * n, equations))
-
-
-def _count_equations(jaxpr: Any) -> int:
-    """Count the equations of a jaxpr, those of its calls included."""
-    inner = [getattr(p, "jaxpr", p) for eqn in jaxpr.eqns for p in eqn.params.values() if hasattr(p, "eqns")]
-    return len(jaxpr.eqns) + sum(_count_equations(j) for j in inner)
 
 
 class Local(Protocol):
@@ -105,7 +102,7 @@ def _of_one(family: Family, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> l
 class _Written:
     """The derivatives of a family as one program: its inputs and outputs as nodes."""
 
-    program: Program
+    program: ScalarProgram
     x: np.ndarray
     lam: np.ndarray
     data: list[np.ndarray]
@@ -153,15 +150,17 @@ def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
         jax.ShapeDtypeStruct(seeds[curved].shape, dtype),
     ]
     closed = jax.make_jaxpr(derivatives)(*shapes, *local)
-    limit = affordable(family.n, _count_equations(closed.jaxpr))
-    program = Program(2 * limit + scalars)
+    limit = affordable(family.n, count_equations(closed))
+    program = ScalarProgram(2 * limit + scalars)
     x = program.symbols((family.k,), dtype)
     lam = program.constants(np.ones(1, dtype)) if family.is_loss else program.symbols((family.m,), dtype)
     inputs = [program.symbols(d.shape, d.dtype) for d in local]
     units = [program.constants(e.astype(dtype)) for e in (seeds, seeds[curved])]
+    hoisted: list[Numeric] = []
+    flat = flatten_jaxpr(closed, hoisted, VALUE_CALLS)
     try:
         with jax.ensure_compile_time_eval():
-            outs = write_out(program, closed.jaxpr, closed.consts, [x, lam, *units, *inputs])
+            outs = write_out(program, flat, hoisted, [x, lam, *units, *inputs])
     except NotScalar:
         return None
     y, first, second = outs
@@ -220,7 +219,7 @@ def _compose(
     def psi(x: Array, *data: Any) -> Array:
         return jnp.reshape(family.fn(x, *data), (-1,))
 
-    return compose(family, jax.make_jaxpr(psi)(jax.ShapeDtypeStruct((family.k,), dtype), *local), dtype)
+    return compose(family, Traced.of(psi, jax.ShapeDtypeStruct((family.k,), dtype), *local), dtype)
 
 
 class InParts:
@@ -249,21 +248,23 @@ class InParts:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Traced:
-    """The derivatives of a family as jaxprs over all instances."""
+class _Derivatives:
+    """The derivatives of a family as array programs over all instances."""
 
     curved: np.ndarray
     """Arguments in which ψ is not linear."""
     straight: np.ndarray
     """The others: their columns of ∂ψ do not depend on x."""
-    main: Any
+    main: Traced
     """(x[k, n], *data, λ[m, n]) ↦ l or y, gradient, ∂ψ along the curved arguments, ∂²(λ·ψ)."""
-    rest: Any | None
+    rest: Traced | None
     """(x, *data) ↦ ∂ψ along the straight arguments: at one instance where all share their data."""
     alike: bool
 
 
-def _trace(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...], num: int) -> _Traced:
+def _trace(
+    family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...], num: int
+) -> _Derivatives:
     curves = family.hess_pattern.any(0)
     curved, straight = np.flatnonzero(curves), np.flatnonzero(~curves)
     order = np.argsort(np.concatenate([curved, straight]))
@@ -303,21 +304,21 @@ def _trace(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
     ]
     x, lam = (jax.ShapeDtypeStruct((size, num), dtype) for size in (family.k, family.m))
     mapped = jax.vmap(main, (1, *family.data_axes, 1), -1)
-    closed = jax.make_jaxpr(mapped)(x, *whole, lam)
+    traced = Traced.of(mapped, x, *whole, lam)
     columns = None
     if len(straight) and not family.is_loss:
         if alike:
-            columns = jax.make_jaxpr(rest)(jax.ShapeDtypeStruct((family.k,), dtype), *whole)
+            columns = Traced.of(rest, jax.ShapeDtypeStruct((family.k,), dtype), *whole)
         else:
-            columns = jax.make_jaxpr(jax.vmap(rest, (1, *family.data_axes), -1))(x, *whole)
-    return _Traced(curved, straight, closed, columns, alike)
+            columns = Traced.of(jax.vmap(rest, (1, *family.data_axes), -1), x, *whole)
+    return _Derivatives(curved, straight, traced, columns, alike)
 
 
 class Differentiated:
     """Derivatives by JAX under vmap, forward over reverse."""
 
     def __init__(
-        self, traced: _Traced, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
+        self, traced: _Derivatives, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
     ) -> None:
         self._traced, self._family, self._x, self._data, self._keeper = traced, family, x, data, keeper
         self._main = ArrayProgram(traced.main, keeper)
