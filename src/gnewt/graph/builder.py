@@ -11,7 +11,7 @@ import numpy as np
 
 from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Array, Callable
-from gnewt.graph.group import Group, Handle, apply, make_family, output_aval
+from gnewt.graph.group import CallGroup, Handle, apply, make_family, output_aval
 from gnewt.graph.identity import frozen, function_key, name_of
 from gnewt.graph.structure import Structure, check_structure
 
@@ -37,7 +37,7 @@ class Graph:
     def __init__(self) -> None:
         self._inputs: list[Handle] = []
         self._nodes: list[Handle] = []
-        self._groups: dict[Any, Group] = {}
+        self._groups: dict[Any, CallGroup] = {}
         self._kept: list[Any] = []  # keeps functions and closure values alive: keys hold their ids
         self._structure: Structure | None = None
 
@@ -175,25 +175,25 @@ class Graph:
                 handles.append(self.constant(arg))
         return tuple(handles)
 
-    def _group(self, fn: Callable, handles: tuple[Handle, ...], is_loss: bool) -> Group:
+    def _group(self, fn: Callable, handles: tuple[Handle, ...], is_loss: bool) -> CallGroup:
         signature = tuple((h.shape, h.dtype, h.kind == "constant") for h in handles)
         fn_key, alive = function_key(fn)
         key = (is_loss, fn_key, signature)
         if key not in self._groups:
             where = user_line()
             out = output_aval(fn, signature, is_loss, where)
-            self._groups[key] = Group(frozen(fn), is_loss, signature, out, name_of(fn), where)
+            self._groups[key] = CallGroup(frozen(fn), is_loss, signature, out, name_of(fn), where)
             self._kept.append(alive)
         return self._groups[key]
 
-    def _new_node(self, group: Group, name: str | None) -> Handle:
+    def _new_node(self, group: CallGroup, name: str | None) -> Handle:
         name = name or f"{group.name}{len(self._nodes)}"
         handle = Handle(self, "node", group.out.shape, group.out.dtype, name)
         self._nodes.append(handle)
         self._structure = None
         return handle
 
-    def _add_node(self, group: Group, calls: list[tuple[Handle, ...]], name: str | None) -> Handle:
+    def _add_node(self, group: CallGroup, calls: list[tuple[Handle, ...]], name: str | None) -> Handle:
         handle = self._new_node(group, name)
         group.calls.extend((handles, handle, handle.name) for handles in calls)
         return handle

@@ -39,7 +39,7 @@ class Handle:
 
 
 @dataclasses.dataclass(eq=False)
-class Group:
+class CallGroup:
     """Calls of one function with one signature: a family in the making."""
 
     fn: Callable
@@ -52,7 +52,7 @@ class Group:
     calls: list[tuple[tuple[Handle, ...], Handle | None, str]] = dataclasses.field(default_factory=list)
 
 
-def make_family(group: Group, start: dict[Handle, int]) -> tuple[Family, tuple[Any, ...]]:
+def make_family(group: CallGroup, start: dict[Handle, int]) -> tuple[Family, tuple[Any, ...]]:
     """Stack the calls of a group: slots of the variable arguments, columns of the constant ones."""
     n = len(group.calls)
     variable = [j for j, (_, _, constant) in enumerate(group.signature) if not constant]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import jax
 import jax.extend.core as jex
 import numpy as np
+from jax.typing import ArrayLike
 
 from gnewt._errors import _LIBRARY_ROOTS
 
@@ -21,8 +22,15 @@ AnyJaxpr: TypeAlias = jex.Jaxpr | jex.ClosedJaxpr
 Atom: TypeAlias = jex.Var | jex.Literal
 Params: TypeAlias = Mapping[str, Any]
 """Parameters of an equation. Each primitive has its own; JAX does not type them."""
-Numeric: TypeAlias = jax.Array | np.ndarray | np.generic | bool | int | float | complex
+Numeric: TypeAlias = ArrayLike
 """A number or an array, known or traced."""
+
+
+if TYPE_CHECKING:
+    DType: TypeAlias = np.dtype
+else:
+    DType = object
+    """A dtype. Those of PRNG keys are no NumPy dtypes, which no program computes with."""
 
 
 @runtime_checkable
@@ -33,7 +41,7 @@ class Aval(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     @property
-    def dtype(self) -> np.dtype: ...
+    def dtype(self) -> DType: ...
 
 
 _NAMES = {

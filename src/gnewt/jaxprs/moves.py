@@ -41,10 +41,11 @@ def cut(instr: Instr, array: np.ndarray) -> list[np.ndarray]:
 
 
 def broadcast(instr: Instr, array: np.ndarray, *sizes: np.ndarray) -> list[np.ndarray]:
-    shape = shape_of(instr.out_avals[0])
+    shape, dims = shape_of(instr.out_avals[0]), instr.params["broadcast_dimensions"]
     expanded = [1] * len(shape)
-    for axis, dim in enumerate(instr.params["broadcast_dimensions"]):
+    for axis, dim in enumerate(dims):
         expanded[dim] = array.shape[axis + 1]
+    array = array.transpose(0, *[int(axis) + 1 for axis in np.argsort(dims)])
     return [np.broadcast_to(array.reshape(array.shape[0], *expanded), (array.shape[0], *shape))]
 
 

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
+import jax
 import numpy as np
 
 from gnewt.jaxprs import folds, moves
@@ -241,7 +242,7 @@ def fold_elementwise(instr: Instr, values: Sequence[Numeric]) -> np.ndarray | No
         return known.fold(instr, *values) if known.elementwise and known.fold else None
 
 
-def fold_instr(instr: Instr, values: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+def fold_instr(instr: Instr, values: Sequence[jax.Array | np.ndarray]) -> list[np.ndarray] | None:
     """Apply an equation to known values with a leading batch axis, or return None where NumPy cannot."""
     known = primitive(instr.prim)
     if known.move is not None:

@@ -17,7 +17,7 @@ from gnewt.trace.assemble import Assembler
 from gnewt.trace.fuse import Fuser
 from gnewt.trace.groups import Groups
 from gnewt.trace.lift import Lifter
-from gnewt.trace.regions import NeedRegion
+from gnewt.trace.opaque_regions import NeedRegion
 from gnewt.trace.tail import live_scalars, peel
 
 

@@ -22,13 +22,13 @@ from gnewt._errors import TraceError, explain_error, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
 from gnewt.jaxprs import Program, effectful, flatten_jaxpr, is_float, run_program, trace_jaxpr, where_of
-from gnewt.trace import calls, elementwise, indexing, linear, loops
+from gnewt.trace import call_rules, elementwise_rules, index_rules, loop_rules, sum_rules
 from gnewt.trace.captures import fingerprint, same_captures
 from gnewt.trace.condense import condense, lift_program
 from gnewt.trace.constants import Const, Constants
 from gnewt.trace.lift import differentiated_vars
 
-_RULE_MODULES = (calls, elementwise, indexing, linear, loops)
+_RULE_MODULES = (call_rules, elementwise_rules, index_rules, loop_rules, sum_rules)
 """Imported for the rules they register."""
 
 

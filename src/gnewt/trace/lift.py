@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt.jaxprs import Instr, Lit, Program, bind_instr, shape_of
+from gnewt.jaxprs import Instr, Lit, Program, bind_instr, shape_of, size_of
+from gnewt.jaxprs.compat import DType
 from gnewt.jaxprs.liveness import dependents, last_reads, read_variables
 from gnewt.jaxprs.primitives import fold_instr, primitive
-from gnewt.trace.constants import Const, Constants, Unknown, as_known
-from gnewt.trace.pool import CALL, CARRY, INPUT, OP, ROW, CallSpec, Pool
-from gnewt.trace.regions import close_regions
-from gnewt.trace.roll import roll_program
-from gnewt.trace.rules import RULES, Opaque
-
-Value = Any
-"""A `Const`, or int32 ids of shape [1 | batch, *shape]."""
+from gnewt.trace.constants import Const, Constants, Known, Unknown, Value, all_constant, as_known
+from gnewt.trace.opaque_regions import close_regions
+from gnewt.trace.rules import RULES, Opaque, Rule
+from gnewt.trace.scalar_pool import CALL, CARRY, INPUT, OP, ROW, Block, CallSpec, Pool
+from gnewt.trace.template import Op
+from gnewt.trace.unrolled_loops import roll_program
 
 
 @dataclasses.dataclass(eq=False)
@@ -36,16 +35,16 @@ class Context:
 class Lifter:
     """Interprets programs. One per structure; the rules (tables) are replaceable."""
 
-    def __init__(self, rules: dict[str, Any] | None = None) -> None:
+    def __init__(self, rules: dict[str, Rule] | None = None) -> None:
         self.rules = RULES if rules is None else rules
         self.constants = Constants()
         self.pool = Pool()
         self.ctx = Context(1, np.zeros(1, np.int64))
-        self.ops: dict[Any, Any] = {}
+        self.ops: dict[Hashable, Op] = {}
         self.hoisted: list[Const] = []
         self.instr: Instr | None = None
         self.read_vars: set[int] = set()
-        self.prepared: dict[Any, tuple[Program, Program]] = {}
+        self.prepared: dict[tuple[int, tuple[bool, ...]], tuple[Program, Program]] = {}
         self.forced: set[int] = set()
         """Equations (by identity) found opaque with results that cannot be slots."""
         self.enclosing: list[Instr] = []
@@ -93,7 +92,7 @@ class Lifter:
         """Apply one equation: by NumPy or JAX on constants, by its rule, or as an opaque call."""
         self.ctx.offset += 1
         self.instr = instr
-        if all(isinstance(v, Const) for v in ins):
+        if all_constant(ins):
             return self.fold(instr, ins)
         try:
             move = primitive(instr.prim).move
@@ -110,16 +109,16 @@ class Lifter:
             reason = "indices or predicate known only at run time"
         return self.rules["opaque"](self, instr, ins, reason)
 
-    def fold(self, instr: Instr, ins: Sequence[Const]) -> list[Const]:
+    def fold(self, instr: Instr, ins: Sequence[Const]) -> list[Value]:
         """Apply an equation to constants: a step of the prelude."""
         batch = max([c.shape[0] for c in ins], default=1)
         outs = [((batch, *shape_of(a)), a.dtype) for a in instr.out_avals]
 
-        def step(xp: Any, *values: Any) -> Any:
+        def step(xp: ModuleType, *values: Known) -> tuple[Known, ...]:
             folded = fold_instr(instr, values) if xp is np else None
             return bind_batched(instr, values, batch, known=xp is np) if folded is None else tuple(folded)
 
-        return self.constants.apply(step, ins, outs)
+        return list(self.constants.apply(step, ins, outs))
 
     # Values
 
@@ -151,28 +150,27 @@ class Lifter:
     def _base(self, lead: int) -> np.ndarray:
         return self.ctx.keys if lead == self.ctx.batch else self.ctx.keys[:1]
 
-    def add_inputs(self, n: int, dtype: Any) -> np.ndarray:
-        block = self.pool.add(INPUT, n, dtype, np.full(1, -1, np.int64), 0)
+    def add_inputs(self, n: int, dtype: DType) -> np.ndarray:
+        block = self.pool.add(Block(INPUT, n, dtype, np.full(1, -1, np.int64), 0))
         return np.arange(block.start, block.stop, dtype=np.int32)
 
-    def add_carries(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        n = int(np.prod(shape, dtype=np.int64))
-        block = self.pool.add(CARRY, n, dtype, np.full(1, -1, np.int64), 0, instr=self.instr)
+    def add_carries(self, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        n = size_of(shape)
+        block = self.pool.add(Block(CARRY, n, dtype, np.full(1, -1, np.int64), 0, instr=self.instr))
         return np.arange(block.start, block.stop, dtype=np.int32).reshape(shape)
 
-    def add_op(self, op: Any, operands: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+    def add_op(self, op: Op, operands: Sequence[np.ndarray], dtype: DType) -> np.ndarray:
         """Write y = op(operands) at every place of equally shaped id arrays."""
         shape = operands[0].shape
-        n = int(np.prod(shape, dtype=np.int64))
+        n = size_of(shape)
         flat = [np.ascontiguousarray(o).reshape(-1) for o in operands]
         lead = shape[0] if n else 1
-        block = self.pool.add(
-            OP, n, dtype, self._base(lead), self.ctx.offset, instr=self.instr, op=op, operands=flat
-        )
+        when = self._base(lead), self.ctx.offset
+        block = self.pool.add(Block(OP, n, dtype, *when, instr=self.instr, op=op, operands=flat))
         return np.arange(block.start, block.stop, dtype=np.int32).reshape(shape)
 
     def add_rows(
-        self, ptr: np.ndarray, cols: np.ndarray, coefs: np.ndarray, shape: Any, dtype: Any
+        self, ptr: np.ndarray, cols: np.ndarray, coefs: np.ndarray, shape: Sequence[int], dtype: DType
     ) -> np.ndarray:
         """Write y = Σ coef · col for every row of a CSR matrix; an empty row is a constant zero."""
         empty = np.diff(ptr) == 0
@@ -184,73 +182,51 @@ class Lifter:
             if full.size:
                 out[full] = self.add_grouped(rows, cols, coefs, len(full), dtype, lead % self.ctx.batch)
             return out.reshape(shape)
-        block = self.pool.add(
-            ROW,
-            len(ptr) - 1,
-            dtype,
-            self._base(shape[0]),
-            self.ctx.offset,
-            instr=self.instr,
-            ptr=ptr.astype(np.int64),
-            cols=np.ascontiguousarray(cols, np.int32),
-            coefs=np.ascontiguousarray(coefs, np.int32),
-        )
-        return np.arange(block.start, block.stop, dtype=np.int32).reshape(shape)
+        return self._add_csr(ptr, cols, coefs, self._base(shape[0]), dtype).reshape(shape)
 
-    def add_sum(self, terms: np.ndarray, coefs: np.ndarray | int, dtype: Any) -> np.ndarray:
+    def _add_csr(
+        self, ptr: np.ndarray, cols: np.ndarray, coefs: np.ndarray, base: np.ndarray, dtype: DType
+    ) -> np.ndarray:
+        block = Block(ROW, len(ptr) - 1, dtype, base, self.ctx.offset, instr=self.instr)
+        block.ptr = ptr.astype(np.int64)
+        block.cols, block.coefs = (np.ascontiguousarray(part, np.int32) for part in (cols, coefs))
+        self.pool.add(block)
+        return np.arange(block.start, block.stop, dtype=np.int32)
+
+    def add_sum(self, terms: np.ndarray, coefs: np.ndarray | int, dtype: DType) -> np.ndarray:
         """Write y = Σ over the last axis of terms [*shape, t]."""
         shape, t = terms.shape[:-1], terms.shape[-1]
-        n = int(np.prod(shape, dtype=np.int64))
+        n = size_of(shape)
         coefs = np.broadcast_to(np.asarray(coefs, np.int32), terms.shape)
         return self.add_rows(np.arange(n + 1) * t, terms.reshape(-1), coefs.reshape(-1), shape, dtype)
 
     def add_grouped(
-        self, rows: np.ndarray, cols: np.ndarray, coefs: np.ndarray, n: int, dtype: Any, lead: np.ndarray
+        self, rows: np.ndarray, cols: np.ndarray, coefs: np.ndarray, n: int, dtype: DType, lead: np.ndarray
     ) -> np.ndarray:
         """Write n rows from unordered (row, col, coef) triplets; `lead` says in which iteration each row is."""
         order = np.argsort(rows, kind="stable")
         ptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))])
-        block = self.pool.add(
-            ROW,
-            n,
-            dtype,
-            self.ctx.keys[lead],
-            self.ctx.offset,
-            instr=self.instr,
-            ptr=ptr.astype(np.int64),
-            cols=np.ascontiguousarray(cols[order], np.int32),
-            coefs=np.ascontiguousarray(coefs[order], np.int32),
-        )
-        return np.arange(block.start, block.stop, dtype=np.int32)
+        return self._add_csr(ptr, cols[order], coefs[order], self.ctx.keys[lead], dtype)
 
     def add_call(
         self,
         spec: CallSpec,
         cols: Sequence[np.ndarray],
         data: list[Const],
-        dtypes: list[Any],
-        col_dtypes: list[Any],
+        dtypes: list[DType],
+        col_dtypes: list[DType],
     ) -> np.ndarray:
         """Write the outputs [instances, m] of a call; columns are int32[1 | batch]."""
         n = max([c.shape[0] for c in cols] + [d.shape[0] for d in data], default=1)
         operands = [np.broadcast_to(c, (n,)) for c in cols]
-        block = self.pool.add(
-            CALL,
-            n * spec.m,
-            None,
-            self._base(n),
-            self.ctx.offset,
-            instr=self.instr,
-            operands=operands,
-            spec=spec,
-            data=data,
-            dtypes=dtypes,
-            col_dtypes=col_dtypes,
-        )
+        block = Block(CALL, n * spec.m, np.dtype(object), self._base(n), self.ctx.offset, instr=self.instr)
+        block.operands, block.spec, block.data = operands, spec, data
+        block.dtypes, block.col_dtypes = dtypes, col_dtypes
+        self.pool.add(block)
         return np.arange(block.start, block.stop, dtype=np.int32).reshape(n, spec.m)
 
 
-def bind_batched(instr: Instr, values: Sequence[Any], batch: int, known: bool) -> tuple[Any, ...]:
+def bind_batched(instr: Instr, values: Sequence[Known], batch: int, known: bool) -> tuple[Known, ...]:
     """Apply an equation with JAX, over the leading axis; known values stay known inside the caller's jit."""
     if known:
         with jax.ensure_compile_time_eval():
@@ -265,7 +241,7 @@ def bind_batched(instr: Instr, values: Sequence[Any], batch: int, known: bool) -
     return tuple(outs)
 
 
-def _extended(value: Any) -> bool:
+def _extended(value: Known) -> bool:
     return jnp.issubdtype(value.dtype, jax.dtypes.extended)
 
 

@@ -1,4 +1,4 @@
-"""Local derivatives of a long function, by those of its cores (`kkt.cuts`).
+"""Local derivatives of a long function, by those of its cores (`cuts`).
 
 With P_i = ∂(arguments of core i)/∂x and λ_i the adjoints of its results,
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from jax import Array
 
 from gnewt.graph import Family
 from gnewt.jaxprs import flatten_jaxpr
-from gnewt.jaxprs.compat import Numeric
+from gnewt.jaxprs.compat import DType, Numeric
 from gnewt.jaxprs.flatten import VALUE_CALLS
 from gnewt.jaxprs.primitives import primitive
 from gnewt.kkt.derivatives.arrays import Traced
@@ -30,6 +30,8 @@ from gnewt.kkt.derivatives.cuts import Combination, Core, Cuts, cut
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.scalars import NotScalar, ScalarProgram, Vectors, live_nodes
 from gnewt.kkt.derivatives.writeout import write_out
+
+Arrays: TypeAlias = list[Array]
 
 _MAX_OPERATIONS = 3_000
 """Of all cores' derivatives together: XLA compiles about 500 a second."""
@@ -61,7 +63,7 @@ class Composition:
     derivatives: list[CoreDerivatives]
 
 
-def compose(family: Family, traced: Traced, dtype: np.dtype) -> Composition | None:
+def compose(family: Family, traced: Traced, dtype: DType) -> Composition | None:
     """Take apart (x, *data) ↦ ψ, or return None where that is impossible or not worth it."""
     flat = traced.program
     if family.k < 2 or any(primitive(instr.prim).own_rule for instr in flat.instrs):
@@ -94,7 +96,7 @@ def _differentiate(program: ScalarProgram, core: Core) -> CoreDerivatives:
     kinds = [jax.ShapeDtypeStruct((), program.dtypes[a]) for a in (*core.args, *core.given)]
     count = len(core.args)
 
-    def function(args: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def function(args: Sequence[Array], given: Sequence[Array]) -> list[Array]:
         values = dict(zip((*core.args, *core.given), (*args, *given), strict=True))
         for node in core.nodes:
             op = program.ops[node]
@@ -106,8 +108,10 @@ def _differentiate(program: ScalarProgram, core: Core) -> CoreDerivatives:
             values[node] = op(*ins)
         return [values[out] for out in core.outs]
 
-    def derivatives(args: list[Any], lam: list[Any], given: list[Any], seeds: Array) -> Any:
-        def pulled(args: list[Any]) -> list[Any]:
+    def derivatives(
+        args: Arrays, lam: Arrays, given: Arrays, seeds: Array
+    ) -> tuple[list[Arrays], list[Arrays]]:
+        def pulled(args: Arrays) -> Arrays:
             return jax.vjp(lambda a: function(a, given), args)[1](lam)[0]
 
         tangents = [[seeds[i, j].astype(a.dtype) for j, a in enumerate(args)] for i in range(count)]
@@ -131,23 +135,17 @@ def _differentiate(program: ScalarProgram, core: Core) -> CoreDerivatives:
     with jax.ensure_compile_time_eval():
         nodes = write_out(written, flat, hoisted, [*scalars, written.constants(seeds)])
     first, second = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [int(v) for v in nodes])
+
+    def zero(node: int) -> bool:
+        return written.value.get(node) == 0
+
     return CoreDerivatives(
         written,
         args,
         lam,
         given.tolist(),
-        [
-            (o, a, node)
-            for a, row in enumerate(first)
-            for o, node in enumerate(row)
-            if written.value.get(node) != 0
-        ],
-        [
-            (a, b, node)
-            for a, row in enumerate(second)
-            for b, node in enumerate(row)
-            if written.value.get(node) != 0
-        ],
+        [(o, a, node) for a, row in enumerate(first) for o, node in enumerate(row) if not zero(node)],
+        [(a, b, node) for a, row in enumerate(second) for b, node in enumerate(row) if not zero(node)],
     )
 
 
@@ -155,7 +153,7 @@ class Composed:
     """Derivatives by those of the cores."""
 
     def __init__(
-        self, made: Composition, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
+        self, made: Composition, family: Family, x: Array, data: tuple[Numeric, ...], keeper: Keeper
     ) -> None:
         self._made, self._family, self._n, self._dtype, self._keeper = (
             made,
@@ -186,14 +184,15 @@ class Composed:
         """Base → its derivatives along x, [k, n]; of inputs they are unit vectors, not stored."""
         self._columns = [self._sweep(core, jac) for core, jac in zip(cores, self._jacobians, strict=True)]
 
-    def _sweep(self, core: Core, jacobian: list[tuple[int, int, Any]]) -> dict[int, Array]:
+    def _sweep(self, core: Core, jacobian: list[tuple[int, int, Numeric]]) -> dict[int, Array]:
         """Return P_i by arguments, and set the tangents of the core's results."""
         used = sorted({a for _, a, _ in jacobian})
         rows = dict(zip(used, self._keep([self._combine(core.args[a]) for a in used]), strict=True))
-        results: list[Any] = [None] * len(core.outs)
+        results: list[Array | None] = [None] * len(core.outs)
         for o, a, v in jacobian:
             term = jnp.asarray(v, self._dtype) * rows[a]
-            results[o] = term if results[o] is None else results[o] + term
+            so_far = results[o]
+            results[o] = term if so_far is None else so_far + term
         empty = jnp.zeros((self._family.k, 1), self._dtype)
         kept = self._keep([empty if r is None else r for r in results])
         self._tangents.update(zip(core.outs, kept, strict=True))
@@ -210,7 +209,7 @@ class Composed:
     def _combine(self, node: int) -> Array:
         """Return the tangents of a node between the cores."""
         unit = np.zeros((self._family.k, 1))
-        total: Any = None
+        total: Array | None = None
         place = {int(s): i for i, s in enumerate(self._made.x)}
         for base, c in self._made.cuts.combination[node].items():
             if base in place:
@@ -231,11 +230,11 @@ class Composed:
     def hessian(self, lam: Array | None) -> Array:
         """Return ∂²(λ·ψ)[k, k, n]."""
         made, k, n = self._made, self._family.k, self._n
-        adjoints: dict[int, Any] = {}
+        adjoints: dict[int, Array] = {}
         weights = jnp.ones((1, n), self._dtype) if lam is None else lam
         for node, weight in zip(made.outputs, weights, strict=True):
             _push(adjoints, made.cuts.combination[node], weight)
-        total: Any = jnp.zeros((k, k, n), self._dtype)
+        total = jnp.zeros((k, k, n), self._dtype)
         for core, derivatives, vectors, jacobian, rows in reversed(
             list(
                 zip(
@@ -252,14 +251,14 @@ class Composed:
             duals = [adjoints.get(out, zero) for out in core.outs]
             duals = list(self._keeper.keep(jnp.stack(duals), costly=False)) if duals else []
             vectors.give(derivatives.lam, duals)
-            back: dict[int, Any] = {}
+            back: dict[int, Array] = {}
             for o, a, v in jacobian:
                 term = jnp.asarray(v, self._dtype) * duals[o]
                 back[a] = back[a] + term if a in back else term
             for a, v in back.items():
                 _push(adjoints, made.cuts.combination[core.args[a]], v)
             found = vectors.get([node for *_, node in derivatives.hessian])
-            products: dict[int, Any] = {}
+            products: dict[int, Array] = {}
             for (a, b, _), v in zip(derivatives.hessian, found, strict=True):
                 term = jnp.asarray(v, self._dtype) * rows[b]
                 products[a] = products[a] + term if a in products else term
@@ -270,7 +269,7 @@ class Composed:
         return total
 
 
-def _push(adjoints: dict[int, Any], combination: Combination, weight: Any) -> None:
+def _push(adjoints: dict[int, Array], combination: Combination, weight: Array) -> None:
     for base, c in combination.items():
         term = c * weight
         adjoints[base] = adjoints[base] + term if base in adjoints else term

@@ -9,7 +9,8 @@ in which it is not linear.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +19,16 @@ from jax import Array
 
 from gnewt.graph import Family, Structure, take_places
 from gnewt.jaxprs import flatten_jaxpr
-from gnewt.jaxprs.compat import Numeric
+from gnewt.jaxprs.compat import DType, Numeric
 from gnewt.jaxprs.flatten import VALUE_CALLS, count_equations
 from gnewt.kkt.derivatives.arrays import ArrayProgram, Traced
 from gnewt.kkt.derivatives.composed import Composed, Composition, compose
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.scalars import NotScalar, ScalarProgram, Vectors, live_nodes
 from gnewt.kkt.derivatives.writeout import write_out
+
+Kinds: TypeAlias = tuple[tuple[tuple[int, ...], DType], ...]
+"""Shape and dtype of each data array of a family."""
 
 MAX_OPERATIONS = 3_000
 """Operations that may remain: XLA compiles about 500 a second."""
@@ -64,11 +68,11 @@ class Jacobian:
     """∂ψ at the nonzeros of the pattern: rows[n, nonzeros], and the entries that all instances share."""
 
     rows: Array
-    shared: dict[int, Any]
+    shared: Mapping[int, Numeric]
 
 
 def local_derivatives(
-    structure: Structure, f: int, x: Array, data: tuple[Any, ...], keeper: Keeper
+    structure: Structure, f: int, x: Array, data: tuple[Numeric, ...], keeper: Keeper
 ) -> Written | InParts | Differentiated:
     """Return the derivatives of family f at x[k, n]: all its instances, or any other number."""
     family = structure.families[f]
@@ -87,7 +91,7 @@ def local_derivatives(
     return Differentiated(traced, family, x, data, keeper)
 
 
-def _of_one(family: Family, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> list[jax.ShapeDtypeStruct]:
+def _of_one(family: Family, kinds: Kinds) -> list[jax.ShapeDtypeStruct]:
     """Return the data of one instance."""
     return [
         jax.ShapeDtypeStruct(shape if axis is None else shape[1:], kind)
@@ -111,7 +115,7 @@ class _Written:
     hessian: list[int]
 
 
-def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> _Written | None:
+def _write(family: Family, dtype: DType, kinds: Kinds) -> _Written | None:
     """Write the derivatives of a family out, or return None where that is impossible or too long."""
     local = _of_one(family, kinds)
     entries = int(family.jac_pattern.sum() + np.tril(family.hess_pattern).sum())
@@ -122,7 +126,7 @@ def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
     seeds = np.eye(family.k)
 
     def derivatives(
-        x: Array, lam: Array, seeds: Array, some: Array, *data: Any
+        x: Array, lam: Array, seeds: Array, some: Array, *data: Numeric
     ) -> tuple[Array, Array, Array]:
         def psi(x: Array) -> Array:
             return jnp.reshape(family.fn(x, *data), (-1,))
@@ -177,7 +181,7 @@ class Written:
     """Derivatives by a scalar program."""
 
     def __init__(
-        self, written: _Written, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
+        self, written: _Written, family: Family, x: Array, data: tuple[Numeric, ...], keeper: Keeper
     ) -> None:
         self._written, self._n, self._dtype = written, x.shape[1], x.dtype
         inputs = dict(zip(written.x.tolist(), x, strict=True))
@@ -187,7 +191,7 @@ class Written:
         outputs = [*written.value, *written.jacobian, *written.hessian]
         self._vectors = Vectors(written.program, inputs, outputs, keeper)
 
-    def _stack(self, found: list[Any], axis: int) -> Array:
+    def _stack(self, found: list[Numeric], axis: int) -> Array:
         full = [jnp.broadcast_to(jnp.asarray(v, self._dtype), (self._n,)) for v in found]
         empty = (0, self._n) if axis == 0 else (self._n, 0)
         return jnp.stack(full, axis=axis) if full else jnp.zeros(empty, self._dtype)
@@ -209,14 +213,12 @@ class Written:
 # Functions taken apart
 
 
-def _compose(
-    family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]
-) -> Composition | None:
+def _compose(family: Family, dtype: DType, kinds: Kinds) -> Composition | None:
     local = _of_one(family, kinds)
     if sum(d.size for d in local) > MAX_OPERATIONS or family.k * family.n < MIN_WORK:
         return None
 
-    def psi(x: Array, *data: Any) -> Array:
+    def psi(x: Array, *data: Numeric) -> Array:
         return jnp.reshape(family.fn(x, *data), (-1,))
 
     return compose(family, Traced.of(psi, jax.ShapeDtypeStruct((family.k,), dtype), *local), dtype)
@@ -226,7 +228,7 @@ class InParts:
     """Derivatives by those of the parts of a function."""
 
     def __init__(
-        self, made: Composition, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
+        self, made: Composition, family: Family, x: Array, data: tuple[Numeric, ...], keeper: Keeper
     ) -> None:
         self._family, self._n, self._composed = family, x.shape[1], Composed(made, family, x, data, keeper)
 
@@ -262,20 +264,18 @@ class _Derivatives:
     alike: bool
 
 
-def _trace(
-    family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...], num: int
-) -> _Derivatives:
+def _trace(family: Family, dtype: DType, kinds: Kinds, num: int) -> _Derivatives:
     curves = family.hess_pattern.any(0)
     curved, straight = np.flatnonzero(curves), np.flatnonzero(~curves)
     order = np.argsort(np.concatenate([curved, straight]))
     alike = all(axis is None for axis in family.data_axes)
     seeds = np.eye(len(curved), dtype=dtype)
 
-    def psi(z: Array, w: Array, *data: Any) -> Array:
+    def psi(z: Array, w: Array, *data: Numeric) -> Array:
         x = z if len(straight) == 0 else take_places(jnp.concatenate([z, w]), order)
         return jnp.reshape(family.fn(x, *data), (-1,))
 
-    def main(x: Array, *rest: Any) -> tuple[Array, Array, Array, Array]:
+    def main(x: Array, *rest: Array) -> tuple[Array, Array, Array, Array]:
         *data, lam = rest
         z, w = take_places(x, curved), take_places(x, straight)
 
@@ -293,7 +293,7 @@ def _trace(
         second, first = jax.vmap(lambda t: jax.jvp(pulled, (z,), (t,))[1])(seeds)
         return y, gradient, first, second[0]
 
-    def rest(x: Array, *data: Any) -> Array:
+    def rest(x: Array, *data: Numeric) -> Array:
         z, w = take_places(x, curved), take_places(x, straight)
         mode = jax.jacfwd if len(straight) <= 2 * family.m else jax.jacrev
         return mode(lambda w: psi(z, w, *data))(w).T
@@ -318,7 +318,7 @@ class Differentiated:
     """Derivatives by JAX under vmap, forward over reverse."""
 
     def __init__(
-        self, traced: _Derivatives, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
+        self, traced: _Derivatives, family: Family, x: Array, data: tuple[Numeric, ...], keeper: Keeper
     ) -> None:
         self._traced, self._family, self._x, self._data, self._keeper = traced, family, x, data, keeper
         self._main = ArrayProgram(traced.main, keeper)

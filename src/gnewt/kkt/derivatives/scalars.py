@@ -239,7 +239,7 @@ class Vectors:
         program, values = self._program, self._values
         for node in live_nodes(program, nodes, values):
             if node in program.value:
-                values[node] = program.value[node]
+                values[node] = program.value[node]  # type: ignore[assignment]
                 continue
             op = program.ops[node]
             assert op is not None, "an input was not given"

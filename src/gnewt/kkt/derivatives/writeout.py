@@ -50,7 +50,7 @@ def _write(scalars: ScalarProgram, instr: Instr, ins: list[np.ndarray]) -> list[
     if what.elementwise:
         return [_write_elementwise(scalars, instr, ins)]
     if what.move is not None:
-        return [moved[0] for moved in what.move(instr, *[x[None] for x in ins])]
+        return [np.asarray(moved[0]) for moved in what.move(instr, *[x[None] for x in ins])]
     if what.repeats:
         return [_reduce(scalars, ins[0], instr.params["axes"], what.repeats)]
     if instr.prim == "dot_general":
@@ -132,10 +132,10 @@ def _move_indexed(scalars: ScalarProgram, instr: Instr, ins: list[np.ndarray]) -
     if instr.prim == "gather":
         # Places outside are filled with the node of the fill value.
         filler = scalars.constant(np.asarray(gather_filler(instr), instr.out_avals[0].dtype))
-        return take_flat(operands[0], gather_index(instr, operands[1]), filler)[0]
+        return np.asarray(take_flat(operands[0], gather_index(instr, operands[1]), filler)[0])
     if combine is None:
         assert what.fold is not None
-        return what.fold(instr, *operands)[0]
+        return np.asarray(what.fold(instr, *operands)[0])
     out = ins[0].ravel().tolist()
     places = scatter_index(instr, operands[1]).ravel().tolist()
     for place, node in zip(places, ins[2].ravel().tolist(), strict=True):

@@ -1,27 +1,29 @@
-"""Blocks: lift the body of a loop, as one dense block or inside.
+"""Lift the body of a loop, once for all iterations: as one dense call, or equation by equation.
 
-What is constant or mere data movement is done first, for all iterations at once. A body with few arguments
-is then one call per iteration; a body over large arrays with local coupling is lifted with a leading axis.
+In: a loop and the ids of the body's inputs, with a leading axis of iterations. Out: the ids of the body's outputs. What
+is constant or mere data movement is done first. A body with few arguments is then one call per iteration; a
+body over large arrays with local coupling is lifted inside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gnewt.graph import take_places
 from gnewt.jaxprs import Instr, Lit, Program, primitives_of, program_key, run_program, shape_of, variables
+from gnewt.jaxprs.compat import Numeric
 from gnewt.jaxprs.liveness import needed
 from gnewt.jaxprs.primitives import primitive
-from gnewt.trace.bodies import BodyPattern, analyse_body, out_dtype
-from gnewt.trace.calls import by_reverse_mode, check_differentiable, refuse_while
-from gnewt.trace.carries import Loop
+from gnewt.trace.body_pattern import BodyPattern, analyse_body, out_dtype
+from gnewt.trace.call_rules import by_reverse_mode, check_differentiable, refuse_while
 from gnewt.trace.constants import Const
 from gnewt.trace.lift import Lifter, Value
-from gnewt.trace.pool import CallSpec, split_arguments
+from gnewt.trace.loop_carries import LoopCarries
+from gnewt.trace.scalar_pool import CallFunction, CallSpec, Take, split_arguments, split_columns
 
 DENSE_ARGS = 16
 """Bodies with at most this many scalar arguments are one dense block (compile time 2 to 4 times less)."""
@@ -32,12 +34,12 @@ LIFTED_ARGS = 96
 60 times faster, and one with dense matrices (37 states, 12 inputs) three times slower."""
 
 
-def run_body(lift: Lifter, instr: Instr, loop: Loop, values: list[Value]) -> list[Value]:
+def run_body(lift: Lifter, instr: Instr, loop: LoopCarries, values: list[Value]) -> list[Value | None]:
     """Lift the body: what is constant or mere data movement first, the rest as one dense block or inside."""
     wanted = [flag and (o >= loop.spec.num_carry or loop.varying[o]) for o, flag in enumerate(loop.needed)]
     env = dict(zip(loop.body.ins, values, strict=True))
     rest = hoist_movement(lift, loop, env)
-    outs: list[Value] = [
+    outs: list[Value | None] = [
         env.get(v) if flag and isinstance(v, int) else None
         for v, flag in zip(loop.body.outs, wanted, strict=True)
     ]
@@ -82,12 +84,12 @@ def _indexed_by_time(rest: Program, env: dict[int, Value]) -> bool:
     return False
 
 
-def _carry_vars(loop: Loop) -> list[int]:
+def _carry_vars(loop: LoopCarries) -> list[int]:
     c = loop.spec.num_consts
     return loop.body.ins[c : c + loop.spec.num_carry]
 
 
-def hoist_movement(lift: Lifter, loop: Loop, env: dict[int, Value]) -> Program:
+def hoist_movement(lift: Lifter, loop: LoopCarries, env: dict[int, Value]) -> Program:
     """Apply, for all iterations at once, what needs no carry and makes no scalars; return what remains.
 
     u[t] inside a loop over t is then an argument of its own, not the whole array u.
@@ -129,16 +131,11 @@ def dense_body(
     """Write the body as one call: outputs that merely pass an argument on are aliases, not outputs."""
     variable = [not isinstance(v, Const) for v in values]
     shapes = [shape_of(body.avals[v]) for v in body.ins]
-    cols, col_dtypes = [], []
-    for value, is_var, var in zip(values, variable, body.ins, strict=True):
-        if is_var:
-            flat = value.reshape(value.shape[0], -1)
-            cols += [flat[:, i] for i in range(flat.shape[1])]
-            col_dtypes += [body.avals[var].dtype] * flat.shape[1]
+    cols, col_dtypes = split_columns(values, [body.avals[v] for v in body.ins])
     data = [v for v in values if isinstance(v, Const)]
     computed = pattern.computed
 
-    def fn(take: Any, columns: Sequence[Any]) -> list[Any]:
+    def fn(take: Take, columns: Sequence[Numeric]) -> list[jax.Array]:
         args = split_arguments(take, columns, shapes, variable)
         outs = run_program(body, args)
         return [take_places(jnp.ravel(outs[o]), np.array(places)) for o, places in computed.items()]
@@ -149,12 +146,13 @@ def dense_body(
     names = {name for i in body.instrs for name, _ in primitives_of(i)}
     if "while" in names:
         refuse_while(next(i for i in body.instrs for name, _ in primitives_of(i) if name == "while"))
+    call: CallFunction = fn
     if any(n.startswith("custom_vjp") for n in names):
-        fn = by_reverse_mode(fn)
+        call = by_reverse_mode(fn)
     if not all(primitive(name).twice for name in names):
-        check_differentiable(instr, fn, [np.dtype(d) for d in col_dtypes], data)
+        check_differentiable(instr, call, [np.dtype(d) for d in col_dtypes], data)
     key = ("body", body.key, tuple(variable), tuple((o, tuple(p)) for o, p in computed.items()))
-    spec = CallSpec(key, "scan body", fn, m, pattern.jac, pattern.hess, pattern.uses)
+    spec = CallSpec(key, "scan body", call, m, pattern.jac, pattern.hess, pattern.uses)
     out_dtypes = [out_dtype(body, o) for o, p in computed.items() for _ in p]
     lift.instr = instr
     ids = lift.add_call(spec, cols, data, out_dtypes, col_dtypes)

@@ -1,4 +1,4 @@
-"""Gather, scatter and dynamic slices whose indices are known: index maps."""
+"""Rules for gather, scatter and dynamic slices whose indices are known. In and out: ids; index maps say which."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gnewt.jaxprs.indices import (
     take_flat,
 )
 from gnewt.trace.constants import MINUS, PLUS
-from gnewt.trace.elementwise import multiply, product_op
+from gnewt.trace.elementwise_rules import multiply, product_op
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.rules import Opaque, rule
 

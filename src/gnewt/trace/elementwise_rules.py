@@ -1,15 +1,17 @@
-"""Elementwise primitives: affine ones become rows, the others operations of templates."""
+"""Rules for elementwise primitives: affine ones become rows of the scalar pool, the others operations of templates."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from types import ModuleType
 
 import jax.numpy as jnp
 import numpy as np
 
 from gnewt.jaxprs import Instr, bind_scalars, is_float, shape_of
+from gnewt.jaxprs.compat import DType
 from gnewt.jaxprs.primitives import PRIMITIVES, fold_elementwise, primitive
-from gnewt.trace.constants import MINUS, PLUS, Const
+from gnewt.trace.constants import MINUS, PLUS, Const, Known
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.rules import Opaque, rule
 from gnewt.trace.template import Op
@@ -48,7 +50,7 @@ def elementwise(lift: Lifter, instr: Instr, ins: list[Value], op: Op | None = No
     return [out]
 
 
-def _scattered(lift: Lifter, keys: np.ndarray, write: Any) -> np.ndarray:
+def _scattered(lift: Lifter, keys: np.ndarray, write: Callable[[], np.ndarray]) -> np.ndarray:
     """Write a block whose places lie irregularly in the batch: each has its own time."""
     saved = lift.ctx.keys, lift.ctx.batch
     lift.ctx.keys, lift.ctx.batch = keys, len(keys)
@@ -62,7 +64,7 @@ def fold_places(lift: Lifter, instr: Instr, operands: list[np.ndarray], op: Op) 
     consts = [lift.constants.take(o) for o in operands]
     dtype = instr.out_avals[0].dtype
 
-    def step(xp: Any, *values: Any) -> tuple[Any]:
+    def step(xp: ModuleType, *values: Known) -> tuple[Known]:
         if xp is np and op.name == instr.prim:
             folded = fold_elementwise(instr, values)
             if folded is not None:
@@ -144,7 +146,7 @@ def _mul(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     return [multiply(lift, a, b, aval.dtype, make_op(lift, instr), instr)]
 
 
-def product_op(lift: Lifter, dtype: Any) -> Op:
+def product_op(lift: Lifter, dtype: DType) -> Op:
     """Return the product of two scalars, for products that no `mul` equation wrote."""
     key = ("product", np.dtype(dtype))
     if key not in lift.ops:
@@ -152,7 +154,7 @@ def product_op(lift: Lifter, dtype: Any) -> Op:
     return lift.ops[key]
 
 
-def multiply(lift: Lifter, a: np.ndarray, b: np.ndarray, dtype: Any, op: Op, instr: Instr) -> np.ndarray:
+def multiply(lift: Lifter, a: np.ndarray, b: np.ndarray, dtype: DType, op: Op, instr: Instr) -> np.ndarray:
     """Write a · b: a row where one factor is constant, a constant where both are, an operation elsewhere."""
     ca, cb = a < 0, b < 0
     if not ca.any() and not cb.any():
@@ -185,7 +187,7 @@ def multiply(lift: Lifter, a: np.ndarray, b: np.ndarray, dtype: Any, op: Op, ins
 def _fixed_zeros(lift: Lifter, ids: np.ndarray) -> np.ndarray:
     """Where elements are literally zero in the program text (padding), whatever the inputs."""
     value = lift.constants.value_of(ids)
-    return np.zeros(len(ids), bool) if value is None else value == 0
+    return np.zeros(len(ids), bool) if value is None else np.asarray(value) == 0
 
 
 @rule("div")

@@ -1,26 +1,30 @@
-"""Carries: what a loop carries from one iteration to the next, before it is lifted.
+"""What a loop carries from one iteration to the next, found before the loop is lifted.
 
-Constant carries (counters, discounts) are run ahead, in the prelude; running sums are recognised; carries and
-outputs that nobody needs are left out.
+In: a loop and the values of its operands. Out: `LoopCarries` (which carries vary, are needed, are running sums) and the
+values of constant carries over time (counters, discounts), which run ahead in the prelude.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from types import ModuleType
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gnewt.jaxprs import Lit, Program, ScanSpec, run_program, scan_spec
+from gnewt.jaxprs.compat import DType
 from gnewt.jaxprs.liveness import needed, needed_inputs, varying_outputs
-from gnewt.trace.constants import Const
-from gnewt.trace.lift import Lifter, Value
+from gnewt.trace.constants import Const, Known, Value, all_constant
+from gnewt.trace.lift import Lifter
+
+Arrays: TypeAlias = list[jax.Array]
 
 
 @dataclasses.dataclass(eq=False)
-class Loop:
+class LoopCarries:
     """A scan being lifted: which carries vary, which are constants, which are running sums."""
 
     spec: ScanSpec
@@ -36,12 +40,12 @@ class Loop:
     """For each output of the body (carries, then ys): somebody reads it."""
 
 
-def init_dtype(loop: Loop, j: int) -> Any:
+def init_dtype(loop: LoopCarries, j: int) -> DType:
     """dtype of carry j."""
     return loop.body.avals[loop.body.ins[loop.spec.num_consts + j]].dtype
 
 
-def read_loop(spec: ScanSpec, ins: list[Value], read: list[bool]) -> Loop:
+def read_loop(spec: ScanSpec, ins: list[Value], read: list[bool]) -> LoopCarries:
     """Find which carries vary, which are needed, and which are running sums.
 
     Args:
@@ -67,7 +71,7 @@ def read_loop(spec: ScanSpec, ins: list[Value], read: list[bool]) -> Loop:
             break
         needed[:n] = new
     sums = [varying[j] and needed[j] and is_running_sum(spec.body, c + j, j) for j in range(n)]
-    return Loop(spec, spec.body, consts, init, xs, varying, sums, needed)
+    return LoopCarries(spec, spec.body, consts, init, xs, varying, sums, needed)
 
 
 def is_running_sum(program: Program, at: int, out: int) -> bool:
@@ -115,7 +119,7 @@ def program_length(program: Program) -> int:
 # Constants that change over time
 
 
-def constant_carries(lift: Lifter, loop: Loop) -> tuple[dict[int, Const], dict[int, Const]]:
+def constant_carries(lift: Lifter, loop: LoopCarries) -> tuple[dict[int, Const], dict[int, Const]]:
     """Run the constant part of the loop: for each constant carry its values over time, and the last one."""
     spec = loop.spec
     which = [j for j, v in enumerate(loop.varying) if not v and loop.needed[j]]
@@ -125,10 +129,12 @@ def constant_carries(lift: Lifter, loop: Loop) -> tuple[dict[int, Const], dict[i
     rest = []
     for j in which:
         step = _counter_step(loop.body, spec, j)
-        if step is not None and loop.init[j].value is not None:
-            series[j], finals[j] = _count(lift, loop.init[j], step, spec.length)
-        elif isinstance(loop.body.outs[j], int) and loop.body.outs[j] == loop.body.ins[spec.num_consts + j]:
-            series[j] = finals[j] = loop.init[j]
+        init = loop.init[j]
+        assert isinstance(init, Const)
+        if step is not None and init.value is not None:
+            series[j], finals[j] = _count(lift, init, step, spec.length)
+        elif loop.body.outs[j] == loop.body.ins[spec.num_consts + j]:
+            series[j] = finals[j] = init
         else:
             rest.append(j)
     if rest:
@@ -138,7 +144,8 @@ def constant_carries(lift: Lifter, loop: Loop) -> tuple[dict[int, Const], dict[i
     return series, finals
 
 
-def _counter_step(body: Program, spec: ScanSpec, j: int) -> Any:
+def _counter_step(body: Program, spec: ScanSpec, j: int) -> np.ndarray | None:
+    """Return the literal that an iteration adds to carry j, if that is all it does."""
     out, var = body.outs[j], body.ins[spec.num_consts + j]
     for instr in body.instrs:
         adds = instr.outs == [out] and instr.prim == "add" and instr.out_avals[0].shape == ()
@@ -150,11 +157,10 @@ def _counter_step(body: Program, spec: ScanSpec, j: int) -> Any:
 def _count(lift: Lifter, init: Const, step: np.ndarray, length: int) -> tuple[Const, Const]:
     lead = init.shape[0]
 
-    def values(xp: Any, start: Any) -> tuple[Any, Any]:
+    def values(xp: ModuleType, start: Known) -> tuple[Known, Known]:
         line = (np.arange(length) * step).astype(init.dtype)
-        return (start[:, None] + line).reshape(-1), (start + (length * step).astype(init.dtype)).astype(
-            init.dtype
-        )
+        last = (start + (length * step).astype(init.dtype)).astype(init.dtype)
+        return (start[:, None] + line).reshape(-1), last
 
     series, final = lift.constants.apply(
         values, [init], [((lead * length,), init.dtype), ((lead,), init.dtype)]
@@ -162,7 +168,9 @@ def _count(lift: Lifter, init: Const, step: np.ndarray, length: int) -> tuple[Co
     return series, final
 
 
-def _run_constants(lift: Lifter, loop: Loop, which: list[int]) -> tuple[dict[int, Const], dict[int, Const]]:
+def _run_constants(
+    lift: Lifter, loop: LoopCarries, which: list[int]
+) -> tuple[dict[int, Const], dict[int, Const]]:
     """Scan the constant carries with JAX, recording what each iteration starts from."""
     spec, body = loop.spec, loop.body
     c, n = spec.num_consts, spec.num_carry
@@ -186,16 +194,17 @@ def _run_constants(lift: Lifter, loop: Loop, which: list[int]) -> tuple[dict[int
         + [loop.xs[i] for i in xs_at]
         + hoisted
     )
+    assert all_constant(ins)
     lead = max(v.shape[0] for v in ins)
     length, reverse = spec.length, spec.reverse
 
-    def one(*values: Any) -> tuple[list[Any], list[Any]]:
+    def one(*values: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         parts = np.cumsum([len(const_at), len(group), len(xs_at)])
         consts, init, xs = values[: parts[0]], values[parts[0] : parts[1]], values[parts[1] : parts[2]]
         captured = dict(zip([at for _, at in body.consts], values[parts[2] :], strict=True))
 
-        def step(carry: Any, x: Any) -> tuple[Any, Any]:
-            args: list[Any] = [jnp.zeros(a.shape, a.dtype) for a in (body.avals[v] for v in body.ins)]
+        def step(carry: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
+            args = [jnp.zeros(a.shape, a.dtype) for a in (body.avals[v] for v in body.ins)]
             for i, value in zip(const_at, consts, strict=True):
                 args[i] = value
             for j, value in zip(group, carry, strict=True):
@@ -206,7 +215,7 @@ def _run_constants(lift: Lifter, loop: Loop, which: list[int]) -> tuple[dict[int
 
         return jax.lax.scan(step, list(init), list(xs), length=length, reverse=reverse)
 
-    def run(xp: Any, *values: Any) -> tuple[Any, ...]:
+    def run(xp: ModuleType, *values: Known) -> tuple[Known, ...]:
         full = [jnp.broadcast_to(v, (lead, *v.shape[1:])) for v in values]
         last, all_ = jax.jit(jax.vmap(one))(*full)
         if reverse:
@@ -214,7 +223,7 @@ def _run_constants(lift: Lifter, loop: Loop, which: list[int]) -> tuple[dict[int
         found = [a.reshape(lead * length, *a.shape[2:]) for a in all_] + list(last)
         return tuple(np.asarray(v) for v in found) if xp is np else tuple(found)
 
-    shapes = [(tuple(loop.init[j].shape[1:]), loop.init[j].dtype) for j in group]
+    shapes = [(tuple(loop.init[j].shape[1:]), init_dtype(loop, j)) for j in group]
     outs = [((lead * length, *s), d) for s, d in shapes] + [((lead, *s), d) for s, d in shapes]
     results = lift.constants.apply(run, ins, outs)
     series = {j: results[i] for i, j in enumerate(group) if j in which}

@@ -1,21 +1,22 @@
-"""Roll: recognise an unrolled Python loop as equal repeated equations, and make it a loop again.
+"""Recognise a loop that the user's Python unrolled, as equal repeated equations, and make it a loop again.
 
-Sixty steps written by a Python `for` are sixty copies of one sequence of equations, with other variables. A
-period in the sequence of equation keys, and operands that follow it, make a scan: what comes from the
-repetition before is a carry, what differs from copy to copy is sliced, what is the same is shared.
+In: a flat program. Out: the same program, with `rolled` equations in place of repetitions. Sixty steps written by a
+Python `for` are sixty copies of one sequence of equations, with other variables. A period in the sequence of equation
+keys, and operands that follow it, make a scan: what comes from the repetition before is a carry, what differs from
+copy to copy is sliced, what is the same is shared.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
 from gnewt.jaxprs import (
     Instr,
     Lit,
+    Operand,
     Program,
     ScanSpec,
     is_float,
@@ -24,6 +25,7 @@ from gnewt.jaxprs import (
     same_operand,
     variables,
 )
+from gnewt.jaxprs.compat import Aval
 from gnewt.jaxprs.liveness import needed, read_variables
 from gnewt.jaxprs.primitives import primitive
 
@@ -38,9 +40,9 @@ class Rolled:
     """A repeated run of equations as a scan."""
 
     spec: ScanSpec
-    consts: list[Any]
-    init: list[Any]
-    xs: list[list[Any]]
+    consts: list[int]
+    init: list[Operand]
+    xs: list[list[Operand]]
     """For each slice one variable or literal per repetition."""
     picks: list[tuple[int, int]]
     """(output of the body, repetition) for every value that is read outside; -1 for the last carry."""
@@ -112,7 +114,7 @@ def _split_early(
 
 def _find_run(rest: list[Instr]) -> tuple[int, int, int] | None:
     """Return (start, period, repeats) of the longest repetition, cut where the fewest values cross."""
-    number: dict[Any, int] = {}
+    number: dict[Hashable, int] = {}
     keys = []
     for instr in rest:
         shapes = tuple((a.shape, a.dtype) for a in instr.in_avals)
@@ -162,68 +164,126 @@ def _best_cut(rest: list[Instr], start: int, period: int) -> int:
 def _make_rolled(
     program: Program, rest: list[Instr], start: int, period: int, repeats: int, varying: set[int]
 ) -> Rolled | None:
-    run = rest[start : start + period * repeats]
-    if len(run) < MIN_EQUATIONS:
+    end = start + period * repeats
+    if end - start < MIN_EQUATIONS:
         return None
-    place = {v: (i // period, i % period, o) for i, instr in enumerate(run) for o, v in enumerate(instr.outs)}
-    avals = {v: a for instr in run for v, a in zip(instr.outs, instr.out_avals, strict=True)}
-    body_avals: list[Any] = []
+    roller = _Roller(rest[start:end], period, repeats)
+    return roller.finish(read_variables(rest[end:], program.outs)) if roller.read(varying) else None
 
-    def new_var(aval: Any) -> int:
-        body_avals.append(aval)
-        return len(body_avals) - 1
 
-    inner = {
-        (q, o): new_var(avals[v]) for q, instr in enumerate(run[:period]) for o, v in enumerate(instr.outs)
-    }
-    consts: dict[int, int] = {}
-    slices: dict[Any, tuple[int, list[Any]]] = {}
-    carries: dict[tuple[int, int, int], tuple[int, Any]] = {}
-    """(equation, output, lag) → (variable of the body, initial value)."""
-    instrs = []
-    for q in range(period):
-        copies = [run[r * period + q] for r in range(repeats)]
-        ins: list[Any] = []
-        for slot, aval in enumerate(copies[0].in_avals):
-            operands = [c.ins[slot] for c in copies]
-            source = _source(operands, place, repeats)
-            if source is None:
+class _Roller:
+    """Turns equal repetitions of a run of equations into a scan."""
+
+    def __init__(self, run: list[Instr], period: int, repeats: int) -> None:
+        self.run, self.period, self.repeats = run, period, repeats
+        self.place = {
+            v: (i // period, i % period, o) for i, instr in enumerate(run) for o, v in enumerate(instr.outs)
+        }
+        """Variable → (repetition, equation, output)."""
+        self.body = Program([], [], [], [], [])
+        self.inner = {
+            (q, o): self.body.new_var(aval)
+            for q, instr in enumerate(run[:period])
+            for o, aval in enumerate(instr.out_avals)
+        }
+        """(equation, output) → variable of the body."""
+        self.consts: dict[int, int] = {}
+        self.slices: dict[Hashable, tuple[int, list[Operand]]] = {}
+        self.carries: dict[tuple[int, int, int], tuple[int, Operand]] = {}
+        """(equation, output, lag) → (variable of the body, initial value)."""
+
+    def read(self, varying: set[int]) -> bool:
+        """Write the equations of the body; False where operands do not follow the period."""
+        for q in range(self.period):
+            copies = self.run[q :: self.period]
+            ins: list[Operand] = []
+            for at, aval in enumerate(copies[0].in_avals):
+                found = self._operand([c.ins[at] for c in copies], aval, varying)
+                if found is None:
+                    return False
+                ins.append(found)
+            outs = [self.inner[q, o] for o in range(len(copies[0].outs))]
+            self.body.instrs.append(dataclasses.replace(copies[0], ins=ins, outs=outs))
+        return True
+
+    def _operand(self, operands: list[Operand], aval: Aval, varying: set[int]) -> Operand | None:
+        """Return what the body reads in place of one operand of all repetitions."""
+        source = _source(operands, self.place, self.repeats)
+        if source is None:
+            return None
+        kind, (q, o, lag) = source
+        if kind == "inner":
+            return self.inner[q, o]
+        if kind == "carry":
+            blocked = not is_float(aval.dtype) and operands[-1] in varying
+            return None if blocked else self._carry(q, o, lag, operands, aval)
+        first = operands[0]
+        if kind == "same":
+            if isinstance(first, Lit):
+                return first
+            if first not in self.consts:
+                self.consts[first] = self.body.new_var(aval)
+            return self.consts[first]
+        key = tuple(literal_key(v) if isinstance(v, Lit) else v for v in operands)
+        if key not in self.slices:
+            self.slices[key] = (self.body.new_var(aval), operands)
+        return self.slices[key][0]
+
+    def _carry(self, q: int, o: int, lag: int, operands: list[Operand], aval: Aval) -> int | None:
+        """Return the variable of a value from `lag` repetitions before: a shift register where lag > 1."""
+        for back in range(1, lag + 1):
+            init = operands[lag - back]
+            if (q, o, back) not in self.carries:
+                self.carries[q, o, back] = (self.body.new_var(aval), init)
+            elif not same_operand(self.carries[q, o, back][1], init):
                 return None
-            kind, detail = source
-            if kind == "inner":
-                ins.append(inner[detail])
-            elif kind == "carry":
-                if not is_float(aval.dtype) and operands[-1] in varying:
-                    return None
-                var = _carry(detail, operands, carries, new_var, aval)
-                if var is None:
-                    return None
-                ins.append(var)
-            elif kind == "same":
-                if isinstance(detail, int) and detail not in consts:
-                    consts[detail] = new_var(aval)
-                ins.append(consts[detail] if isinstance(detail, int) else detail)
-            else:
-                key = tuple(literal_key(v) if isinstance(v, Lit) else v for v in operands)
-                if key not in slices:
-                    slices[key] = (new_var(aval), operands)
-                ins.append(slices[key][0])
-        first = copies[0]
-        instrs.append(dataclasses.replace(first, ins=ins, outs=[inner[q, o] for o in range(len(first.outs))]))
-    return _finish(
-        program, rest, start, period, repeats, run, place, body_avals, inner, consts, slices, carries, instrs
-    )
+        return self.carries[q, o, lag][0]
+
+    def finish(self, later: set[int]) -> Rolled | None:
+        """Make the scan, given the variables that are read after it; None for copies that pass nothing on."""
+        if not self.carries:
+            # Independent copies batch by themselves.
+            return None
+        place, inner, carries, body = self.place, self.inner, self.carries, self.body
+        wanted = [v for v in place if v in later]
+        outputs = [inner[q, o] if lag == 1 else carries[q, o, lag - 1][0] for q, o, lag in carries]
+        finals = {(q, o): i for i, (q, o, lag) in enumerate(carries) if lag == 1}
+        last = {v for v in wanted if place[v][0] == self.repeats - 1 and place[v][1:] in finals}
+        asked = list(dict.fromkeys(place[v][1:] for v in wanted if v not in last))
+        picks = [
+            (finals[place[v][1:]], -1)
+            if v in last
+            else (len(carries) + asked.index(place[v][1:]), place[v][0])
+            for v in wanted
+        ]
+        body.outs = [*outputs, *(inner[key] for key in asked)]
+        # Equations that no output needs would only be dead weight.
+        body.instrs, _ = needed(body.instrs, body.outs)
+        carried, sliced = [var for var, _ in carries.values()], [var for var, _ in self.slices.values()]
+        body.ins = [*self.consts.values(), *carried, *sliced]
+        body.key = program_key(body)
+        return Rolled(
+            ScanSpec(body, len(self.consts), len(carries), self.repeats, False),
+            list(self.consts),
+            [init for _, init in carries.values()],
+            [operands for _, operands in self.slices.values()],
+            picks,
+            wanted,
+        )
 
 
 def _source(
-    operands: list[Any], place: dict[int, tuple[int, int, int]], repeats: int
-) -> tuple[str, Any] | None:
-    """Say where an operand comes from, over all repetitions: within, before, the same, or one for each."""
+    operands: list[Operand], place: Mapping[int, tuple[int, int, int]], repeats: int
+) -> tuple[str, tuple[int, int, int]] | None:
+    """Say where an operand comes from, over all repetitions: within, before, the same, or one for each.
+
+    Returns the kind, and (equation, output, lag) of an operand from within or before.
+    """
     found = [place.get(v) if isinstance(v, int) else None for v in operands]
     if all(f is None for f in found):
         first = operands[0]
         same = all(same_operand(v, first) for v in operands)
-        return ("same", first) if same else ("slice", None)
+        return ("same" if same else "slice"), (0, 0, 0)
     last = found[-1]
     if last is None:
         return None
@@ -234,66 +294,8 @@ def _source(
         if r < lag and f is not None:
             return None
     if lag == 0:
-        return "inner", (last[1], last[2])
+        return "inner", (last[1], last[2], 0)
     return ("carry", (last[1], last[2], lag)) if lag <= _MAX_LAG else None
-
-
-def _carry(
-    detail: tuple[int, int, int], operands: list[Any], carries: dict, new_var: Any, aval: Any
-) -> int | None:
-    """Return the variable of a value from `lag` repetitions before, adding a shift register where lag > 1."""
-    q, o, lag = detail
-    for back in range(1, lag + 1):
-        init = operands[lag - back]
-        key = (q, o, back)
-        if key in carries:
-            known = carries[key][1]
-            if not same_operand(known, init):
-                return None
-        else:
-            carries[key] = (new_var(aval), init)
-    return carries[q, o, lag][0]
-
-
-def _finish(
-    program: Program, rest: list[Instr], start: int, period: int, repeats: int, run: list[Instr], place: dict,
-    body_avals: list[Any], inner: dict, consts: dict, slices: dict, carries: dict, instrs: list[Instr],
-) -> Rolled | None:  # fmt: skip
-    later = read_variables(rest[start + period * repeats :], program.outs)
-    wanted = [v for v in place if v in later]
-    outputs: list[Any] = []
-    for q, o, lag in carries:
-        outputs.append(inner[q, o] if lag == 1 else carries[q, o, lag - 1][0])
-    finals = {(q, o): i for i, (q, o, lag) in enumerate(carries) if lag == 1}
-    last = {v for v in wanted if place[v][0] == repeats - 1 and place[v][1:] in finals}
-    asked = list(dict.fromkeys(place[v][1:] for v in wanted if v not in last))
-    outputs += [inner[key] for key in asked]
-    picks = [
-        (finals[place[v][1:]], -1) if v in last else (len(carries) + asked.index(place[v][1:]), place[v][0])
-        for v in wanted
-    ]
-    body = Program(
-        body_avals,
-        [*consts.values(), *[var for var, _ in carries.values()], *[var for var, _ in slices.values()]],
-        [],
-        instrs,
-        outputs,
-    )
-    # Equations that no output needs would only be dead weight.
-    body.instrs, _ = needed(body.instrs, outputs)
-    body.key = program_key(body)
-    if not carries:
-        # Independent copies batch by themselves.
-        return None
-    spec = ScanSpec(body, len(consts), len(carries), repeats, False)
-    return Rolled(
-        spec,
-        list(consts),
-        [init for _, init in carries.values()],
-        [ops for _, ops in slices.values()],
-        picks,
-        wanted,
-    )
 
 
 def _as_instr(program: Program, rolled: Rolled, first: Instr) -> Instr:

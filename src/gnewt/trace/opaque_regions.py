@@ -1,8 +1,8 @@
 """Regions: opaque equations closed under edges that cannot be slots (integers, booleans, complex numbers).
 
-LU pivots, sort orders, FFT coefficients: an opaque equation that makes them is joined with everything that
-consumes them, until only real floating-point values leave. Their own integer or boolean operands need no
-region: expressions are evaluated inside the call.
+In: a flat program. Out: the same program, where each opaque equation that makes such values (LU pivots, sort orders, FFT
+coefficients) is joined with everything that consumes them, until only real floating-point values leave. Their own
+integer or boolean operands need no region: expressions are evaluated inside the call.
 """
 
 from __future__ import annotations
