@@ -120,6 +120,23 @@ def test_moves_carry_a_batch_axis(name):
             np.testing.assert_array_equal(whole[b], part[0])
 
 
+@pytest.mark.parametrize("mode", ["fill", "clip", "promise_in_bounds"])
+def test_places_out_of_bounds(mode):
+    """Gather fills, or moves the place inside; scatter drops it, or moves it inside."""
+
+    def function(x, i):
+        return x.at[i].get(mode=mode), x.at[i].set(9.0, mode=mode)
+
+    args = jnp.asarray(WIDE), jnp.array([1, 5])
+    program = flatten_jaxpr(jax.make_jaxpr(function)(*args), [])
+    env = dict(zip(program.ins, [np.asarray(a)[None] for a in args], strict=True))
+    for instr in program.instrs:
+        ins = [env[v] if isinstance(v, int) else np.asarray(v.value, v.dtype)[None] for v in instr.ins]
+        env.update(zip(instr.outs, fold_instr(instr, ins), strict=True))
+    for out, want in zip(program.outs, function(*args), strict=True):
+        np.testing.assert_array_equal(env[out][0], want)
+
+
 def test_elementwise_folds_keep_the_shape():
     program = flatten_jaxpr(jax.make_jaxpr(lambda x: lax.integer_pow(jnp.sin(x), 3))(UNIT), [])
     value = UNIT.ravel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,25 +14,29 @@ from gnewt._errors import GraphError, explain_error
 from gnewt._typing import Array, Callable
 from gnewt.graph.family import Family
 from gnewt.graph.identity import name_of
-from gnewt.jaxprs import flatten_jaxpr
+from gnewt.jaxprs import flatten_jaxpr, size_of
+from gnewt.jaxprs.compat import DType
 from gnewt.jaxprs.liveness import varying_outputs
+
+Signature: TypeAlias = tuple[tuple[tuple[int, ...], DType, bool], ...]
+"""For each argument of a function (shape, dtype, is it a constant)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Handle:
     """A vertex of a Graph: an input, a node or a constant."""
 
-    graph: Any
+    graph: object
     kind: str
     shape: tuple[int, ...]
-    dtype: Any
+    dtype: DType
     name: str
-    value: Any = None
+    value: Array | None = None
     """The value of a constant; None otherwise."""
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return size_of(self.shape)
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}: {self.dtype}{list(self.shape)}>"
@@ -44,28 +48,27 @@ class CallGroup:
 
     fn: Callable
     is_loss: bool
-    signature: tuple[tuple[tuple[int, ...], Any, bool], ...]
-    """For each argument (shape, dtype, is it a constant)."""
+    signature: Signature
     out: jax.ShapeDtypeStruct
     name: str
     where: str
     calls: list[tuple[tuple[Handle, ...], Handle | None, str]] = dataclasses.field(default_factory=list)
 
 
-def make_family(group: CallGroup, start: dict[Handle, int]) -> tuple[Family, tuple[Any, ...]]:
+def make_family(group: CallGroup, start: dict[Handle, int]) -> tuple[Family, tuple[Array, ...]]:
     """Stack the calls of a group: slots of the variable arguments, columns of the constant ones."""
     n = len(group.calls)
     variable = [j for j, (_, _, constant) in enumerate(group.signature) if not constant]
     blocks = []
     for j in variable:
-        size = int(np.prod(group.signature[j][0], dtype=np.int64))
+        size = size_of(group.signature[j][0])
         first = np.array([start[handles[j]] for handles, _, _ in group.calls], np.int32)
         blocks.append(first[:, None] + np.arange(size, dtype=np.int32))
     args = np.concatenate(blocks, 1) if blocks else np.zeros((n, 0), np.int32)
     outs = None
     if not group.is_loss:
         first = np.array([start[out] for _, out, _ in group.calls], np.int32)  # type: ignore[index]
-        outs = first[:, None] + np.arange(int(np.prod(group.out.shape, dtype=np.int64)), dtype=np.int32)
+        outs = first[:, None] + np.arange(size_of(group.out.shape), dtype=np.int32)
     axes, columns = [], []
     for j, (_, _, constant) in enumerate(group.signature):
         if constant:
@@ -102,16 +105,16 @@ def _is_linear(fn: Callable, k: int, data: list[jax.ShapeDtypeStruct]) -> bool:
     return not any(varying_outputs(flatten_jaxpr(closed, []), [True] + [False] * len(data)))
 
 
-def _flat_function(fn: Callable, signature: tuple[Any, ...], is_loss: bool) -> Callable:
+def _flat_function(fn: Callable, signature: Signature, is_loss: bool) -> Callable:
     """Wrap fn as ψ(x[k], *data): split x into the variable arguments, take the others from data."""
 
-    def psi(x: Array, *data: Any) -> Array:
+    def psi(x: Array, *data: Array) -> Array:
         args, at, column = [], 0, iter(data)
         for shape, dtype, constant in signature:
             if constant:
                 args.append(next(column))
             else:
-                size = int(np.prod(shape, dtype=np.int64))
+                size = size_of(shape)
                 args.append(x[at : at + size].reshape(shape).astype(dtype))
                 at += size
         y = jnp.asarray(fn(*args))
@@ -120,7 +123,7 @@ def _flat_function(fn: Callable, signature: tuple[Any, ...], is_loss: bool) -> C
     return psi
 
 
-def output_aval(fn: Callable, signature: tuple[Any, ...], is_loss: bool, where: str) -> jax.ShapeDtypeStruct:
+def output_aval(fn: Callable, signature: Signature, is_loss: bool, where: str) -> jax.ShapeDtypeStruct:
     """Find shape and dtype of fn's result, refusing what cannot be a node or a loss."""
     out = jax.eval_shape(fn, *[jax.ShapeDtypeStruct(shape, dtype) for shape, dtype, _ in signature])
     name = name_of(fn)
@@ -154,7 +157,7 @@ def output_aval(fn: Callable, signature: tuple[Any, ...], is_loss: bool, where: 
     return out
 
 
-def apply(fn: Callable, handles: tuple[Handle, ...]) -> Any:
+def apply(fn: Callable, handles: tuple[Handle, ...]) -> Array:
     """Evaluate fn on constants now, even while JAX traces something else."""
     with jax.ensure_compile_time_eval():
         return fn(*[jnp.asarray(h.value) for h in handles])

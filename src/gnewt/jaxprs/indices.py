@@ -64,7 +64,9 @@ def gather_index(instr: Instr, indices: np.ndarray) -> np.ndarray:
     sizes = tuple(instr.params["slice_sizes"])
     rank = len(sizes)
     kept = [a for a in range(rank) if a not in (*d.collapsed_slice_dims, *d.operand_batching_dims)]
-    index = _windows(instr, indices, d.start_index_map, sizes, kept)
+    # XLA clamps what JAX promises to be in bounds.
+    clip = "fill" not in str(instr.params["mode"]).lower()
+    index = _windows(instr, indices, d.start_index_map, sizes, kept, clip)
     return _in_order(index, d.offset_dims, len(instr.out_avals[0].shape))
 
 
@@ -77,18 +79,22 @@ def scatter_index(instr: Instr, indices: np.ndarray) -> np.ndarray:
     sizes = [1] * rank
     for axis, dim in zip(kept, d.update_window_dims, strict=True):
         sizes[axis] = updates[dim]
-    index = _windows(instr, indices, d.scatter_dims_to_operand_dims, tuple(sizes), kept)
+    clip = "clip" in str(instr.params["mode"]).lower()
+    index = _windows(instr, indices, d.scatter_dims_to_operand_dims, tuple(sizes), kept, clip)
     return _in_order(index, d.update_window_dims, len(updates))
 
 
 def _windows(
-    instr: Instr, indices: np.ndarray, index_map: Sequence[int], sizes: tuple[int, ...], kept: list[int]
+    instr: Instr,
+    indices: np.ndarray,
+    index_map: Sequence[int],
+    sizes: tuple[int, ...],
+    kept: list[int],
+    clip: bool,
 ) -> np.ndarray:
-    """Positions [B, *batch dims, *window dims] of all windows; -1 for those out of bounds."""
-    shape = shape_of(instr.in_avals[0])
-    starts, valid = _start_positions(
-        indices, instr.params["dimension_numbers"], shape, sizes, index_map, str(instr.params["mode"])
-    )
+    """Positions [B, *batch dims, *window dims] of all windows; those out of bounds are moved inside, or -1."""
+    shape, numbers = shape_of(instr.in_avals[0]), instr.params["dimension_numbers"]
+    starts, valid = _start_positions(indices, numbers, shape, sizes, index_map, clip)
     inner = np.arange(size_of(shape)).reshape(shape)[tuple(slice(0, s) for s in sizes)]
     inner = inner.reshape([sizes[a] for a in kept])
     index = starts.reshape(starts.shape + (1,) * inner.ndim) + inner
@@ -108,7 +114,7 @@ def _start_positions(
     shape: tuple[int, ...],
     sizes: tuple[int, ...],
     index_map: Sequence[int],
-    mode: str,
+    clip: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Flat position of every window's first element, and whether the window is in bounds. [B, *batch dims]."""
     strides = [size_of(shape[a + 1 :]) for a in range(len(shape))]
@@ -117,7 +123,7 @@ def _start_positions(
     for j, axis in enumerate(index_map):
         at = indices[..., j].astype(np.int64)
         top = shape[axis] - sizes[axis]
-        if "clip" not in mode.lower():
+        if not clip:
             valid &= (at >= 0) & (at <= top)
         first += strides[axis] * np.clip(at, 0, max(top, 0))
     operand_dims = getattr(numbers, "operand_batching_dims", ())
