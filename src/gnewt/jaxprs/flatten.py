@@ -13,7 +13,7 @@ from jax.core import Tracer
 from gnewt.jaxprs import compat
 from gnewt.jaxprs.compat import AnyJaxpr, Atom, Equation, Numeric, Params, aval_of, primitive_name
 from gnewt.jaxprs.keys import program_key, value_key
-from gnewt.jaxprs.liveness import needed
+from gnewt.jaxprs.liveness import drop_dead
 from gnewt.jaxprs.program import Instr, Lit, Operand, Program
 
 CALLS = frozenset({"jit", "closed_call", "core_call", "remat"})
@@ -63,7 +63,7 @@ def flatten_jaxpr(jaxpr: AnyJaxpr, hoisted: list[Numeric], inlined: Collection[s
     _Reader(program, hoisted, inlined).read(opened, consts, env, None)
     program.outs = [_operand(env, v) for v in opened.outvars]
     # Side effects are refused before it matters that their equations have no readers.
-    program.instrs, _ = needed(program.instrs, program.outs)
+    drop_dead(program)
     program.key = program_key(program)
     return program
 

@@ -18,6 +18,11 @@ def needed(instrs: Sequence[Instr], outs: Iterable[Operand]) -> tuple[list[Instr
     return kept[::-1], wanted
 
 
+def drop_dead(program: Program) -> None:
+    """Remove the equations whose results no output needs."""
+    program.instrs, _ = needed(program.instrs, program.outs)
+
+
 def needed_inputs(program: Program, outs: Sequence[bool]) -> list[bool]:
     """Return which inputs the marked outputs depend on."""
     asked = [v for v, flag in zip(program.outs, outs, strict=True) if flag]

@@ -26,7 +26,7 @@ from gnewt.jaxprs import (
     variables,
 )
 from gnewt.jaxprs.compat import Aval
-from gnewt.jaxprs.liveness import needed, read_variables
+from gnewt.jaxprs.liveness import drop_dead, read_variables
 from gnewt.jaxprs.primitives import primitive
 
 MIN_REPEATS = 4
@@ -258,7 +258,7 @@ class _Roller:
         ]
         body.outs = [*outputs, *(inner[key] for key in asked)]
         # Equations that no output needs would only be dead weight.
-        body.instrs, _ = needed(body.instrs, body.outs)
+        drop_dead(body)
         carried, sliced = [var for var, _ in carries.values()], [var for var, _ in self.slices.values()]
         body.ins = [*self.consts.values(), *carried, *sliced]
         body.key = program_key(body)
