@@ -38,6 +38,12 @@ class Handle:
     def size(self) -> int:
         return size_of(self.shape)
 
+    @property
+    def known(self) -> Array:
+        """The value of a constant."""
+        assert self.value is not None
+        return self.value
+
     def __repr__(self) -> str:
         return f"<{self.kind} {self.name}: {self.dtype}{list(self.shape)}>"
 
@@ -72,7 +78,7 @@ def make_family(group: CallGroup, start: dict[Handle, int]) -> tuple[Family, tup
     axes, columns = [], []
     for j, (_, _, constant) in enumerate(group.signature):
         if constant:
-            values = [handles[j].value for handles, _, _ in group.calls]
+            values = [handles[j].known for handles, _, _ in group.calls]
             shared = all(v is values[0] for v in values)
             axes.append(None if shared else 0)
             traced = any(isinstance(v, Tracer) for v in values)
@@ -160,4 +166,4 @@ def output_aval(fn: Callable, signature: Signature, is_loss: bool, where: str) -
 def apply(fn: Callable, handles: tuple[Handle, ...]) -> Array:
     """Evaluate fn on constants now, even while JAX traces something else."""
     with jax.ensure_compile_time_eval():
-        return fn(*[jnp.asarray(h.value) for h in handles])
+        return fn(*[jnp.asarray(h.known) for h in handles])
