@@ -48,14 +48,9 @@ def iota(instr: Instr) -> np.ndarray:
     return np.broadcast_to(line, shape)[None].astype(instr.params["dtype"])
 
 
-class Reduce:
-    """A reduction over the axes of the equation, by a NumPy function."""
-
-    def __init__(self, function: np.ufunc) -> None:
-        self.function = function
-
-    def __call__(self, instr: Instr, x: np.ndarray) -> np.ndarray:
-        return self.function.reduce(x, axis=tuple(a + 1 for a in instr.params["axes"]), dtype=x.dtype)
+def reduce(function: np.ufunc, instr: Instr, x: np.ndarray) -> np.ndarray:
+    """Reduce over the axes of the equation."""
+    return function.reduce(x, axis=tuple(a + 1 for a in instr.params["axes"]), dtype=x.dtype)
 
 
 def gather(instr: Instr, array: np.ndarray, index: np.ndarray) -> np.ndarray:

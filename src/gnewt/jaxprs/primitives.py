@@ -6,6 +6,7 @@ A primitive that is not in the table is a black box: curved everywhere, without 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeAlias
 
@@ -74,7 +75,7 @@ def _flat(numpy: _Numpy = None, **known: object) -> Primitive:
 
 
 def _reduction(repeats: str, function: np.ufunc, **known: object) -> Primitive:
-    return Primitive(fold=folds.Reduce(function), repeats=repeats, **known)  # type: ignore[arg-type]
+    return Primitive(fold=functools.partial(folds.reduce, function), repeats=repeats, **known)  # type: ignore[arg-type]
 
 
 def _inverse_root(x: np.ndarray) -> np.ndarray:
@@ -84,8 +85,6 @@ def _inverse_root(x: np.ndarray) -> np.ndarray:
 def _same(x: np.ndarray) -> np.ndarray:
     return x
 
-
-_MAY_LACK_DERIVATIVES = Primitive(twice=False)
 
 PRIMITIVES: dict[str, Primitive] = {
     # Arithmetic
@@ -119,7 +118,6 @@ PRIMITIVES: dict[str, Primitive] = {
     "log": _smooth(np.log),
     "log2": _smooth(np.log2),
     "log1p": _smooth(np.log1p),
-    "logistic": _smooth(),
     # Circular and hyperbolic functions
     "sin": _smooth(np.sin),
     "cos": _smooth(np.cos),
@@ -131,23 +129,10 @@ PRIMITIVES: dict[str, Primitive] = {
     "sinh": _smooth(np.sinh),
     "cosh": _smooth(np.cosh),
     "tanh": _smooth(np.tanh),
-    "asinh": _smooth(),
-    "acosh": _smooth(),
-    "atanh": _smooth(),
-    # Special functions
-    "erf": _smooth(),
-    "erfc": _smooth(),
-    "erf_inv": _smooth(),
-    "lgamma": _smooth(),
-    "digamma": _smooth(),
-    "polygamma": _smooth(),
-    "zeta": _smooth(),
-    "igamma": _smooth(),
-    "igammac": _smooth(),
-    "random_gamma_grad": _smooth(),
-    "regularized_incomplete_beta": _smooth(),
-    "bessel_i0e": _smooth(),
-    "bessel_i1e": _smooth(),
+    # Functions without a twin in NumPy
+    **dict.fromkeys(("logistic", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv"), _smooth()),
+    **dict.fromkeys(("lgamma", "digamma", "polygamma", "zeta", "bessel_i0e", "bessel_i1e"), _smooth()),
+    **dict.fromkeys(("igamma", "igammac", "random_gamma_grad", "regularized_incomplete_beta"), _smooth()),
     # Comparisons, logic, rounding
     "eq": _flat(np.equal, exact=True),
     "ne": _flat(np.not_equal, exact=True),
@@ -155,9 +140,6 @@ PRIMITIVES: dict[str, Primitive] = {
     "le": _flat(np.less_equal, exact=True),
     "gt": _flat(np.greater, exact=True),
     "ge": _flat(np.greater_equal, exact=True),
-    "eq_to": _flat(),
-    "lt_to": _flat(),
-    "le_to": _flat(),
     "and": _flat(np.bitwise_and),
     "or": _flat(np.bitwise_or),
     "xor": _flat(np.bitwise_xor),
@@ -166,13 +148,8 @@ PRIMITIVES: dict[str, Primitive] = {
     "sign": _flat(np.sign),
     "floor": _flat(np.floor),
     "ceil": _flat(np.ceil),
-    "round": _flat(),
-    "nextafter": _flat(),
-    "shift_left": _flat(),
-    "shift_right_logical": _flat(),
-    "shift_right_arithmetic": _flat(),
-    "population_count": _flat(),
-    "clz": _flat(),
+    **dict.fromkeys(("eq_to", "lt_to", "le_to", "round", "nextafter", "population_count", "clz"), _flat()),
+    **dict.fromkeys(("shift_left", "shift_right_logical", "shift_right_arithmetic"), _flat()),
     "stop_gradient": _flat(_same, own_rule=True),
     # Reductions
     "reduce_sum": _reduction("add", np.add),
@@ -189,9 +166,7 @@ PRIMITIVES: dict[str, Primitive] = {
     # Data movement
     "copy": Primitive(move=moves.copy),
     "optimization_barrier": Primitive(move=moves.copy),
-    "reshape": Primitive(move=moves.reshape),
-    "squeeze": Primitive(move=moves.reshape),
-    "expand_dims": Primitive(move=moves.reshape),
+    **dict.fromkeys(("reshape", "squeeze", "expand_dims"), Primitive(move=moves.reshape)),
     "transpose": Primitive(move=moves.transpose),
     "rev": Primitive(move=moves.reverse),
     "slice": Primitive(move=moves.cut),
@@ -208,21 +183,13 @@ PRIMITIVES: dict[str, Primitive] = {
     "dynamic_slice": Primitive(takes=True, indices=(1, None), fold=folds.dynamic_slice),
     "dynamic_update_slice": Primitive(indices=(2, None), fold=folds.dynamic_update_slice),
     "scatter": Primitive(indices=(1, 2), fold=folds.scatter),
-    "scatter-add": Primitive(indices=(1, 2)),
-    "scatter-sub": Primitive(indices=(1, 2)),
-    "scatter-mul": Primitive(indices=(1, 2)),
+    **dict.fromkeys(("scatter-add", "scatter-sub", "scatter-mul"), Primitive(indices=(1, 2))),
     # Functions with derivatives of their own, or with none
     "custom_jvp_call": Primitive(own_rule=True),
     "custom_vjp_call": Primitive(own_rule=True, twice=False),
     "custom_lin": Primitive(own_rule=True),
-    "pure_callback": _MAY_LACK_DERIVATIVES,
-    "io_callback": _MAY_LACK_DERIVATIVES,
-    "custom_call": _MAY_LACK_DERIVATIVES,
-    "ffi_call": _MAY_LACK_DERIVATIVES,
-    "eig": _MAY_LACK_DERIVATIVES,
-    "eigh": _MAY_LACK_DERIVATIVES,
-    "schur": _MAY_LACK_DERIVATIVES,
-    "svd": _MAY_LACK_DERIVATIVES,
+    **dict.fromkeys(("pure_callback", "io_callback", "custom_call", "ffi_call"), Primitive(twice=False)),
+    **dict.fromkeys(("eig", "eigh", "schur", "svd"), Primitive(twice=False)),
 }
 
 _UNKNOWN = Primitive()

@@ -36,27 +36,36 @@ def elementwise(lift: Lifter, instr: Instr, ins: list[Value], op: Op | None = No
     aval = instr.out_avals[0]
     operands = lift.align(ins, shape_of(aval))
     op = make_op(lift, instr) if op is None else op
-    constant = np.logical_and.reduce([o < 0 for o in operands])
-    if not constant.any():
+    if not np.logical_and.reduce([o < 0 for o in operands]).any():
         return [lift.add_op(op, operands, aval.dtype)]
+    return [_mixed(lift, instr, operands, op, lambda rest: lift.add_op(op, rest, aval.dtype))]
+
+
+def _mixed(
+    lift: Lifter,
+    instr: Instr,
+    operands: list[np.ndarray],
+    op: Op,
+    write: Callable[[list[np.ndarray]], np.ndarray],
+) -> np.ndarray:
+    """Fold the places where all operands are constant; write the others."""
+    constant = np.logical_and.reduce([o < 0 for o in operands])
     out = np.empty(constant.shape, np.int32)
-    out[constant] = fold_places(lift, instr, [o[constant] for o in operands], op)
-    rest = ~constant
-    if rest.any():
-        keys = np.broadcast_to(
-            lift.ctx.keys[: rest.shape[0]].reshape(-1, *[1] * (rest.ndim - 1)), rest.shape
-        )[rest]
-        out[rest] = _scattered(lift, keys, lambda: lift.add_op(op, [o[rest] for o in operands], aval.dtype))
-    return [out]
+    if constant.any():
+        out[constant] = fold_places(lift, instr, [o[constant] for o in operands], op)
+    if not constant.all():
+        _write_at(lift, out, ~constant, lambda: write([o[~constant] for o in operands]))
+    return out
 
 
-def _scattered(lift: Lifter, keys: np.ndarray, write: Callable[[], np.ndarray]) -> np.ndarray:
+def _write_at(lift: Lifter, out: np.ndarray, places: np.ndarray, write: Callable[[], np.ndarray]) -> None:
     """Write a block whose places lie irregularly in the batch: each has its own time."""
     saved = lift.ctx.keys, lift.ctx.batch
-    lift.ctx.keys, lift.ctx.batch = keys, len(keys)
-    out = write()
+    keys = lift.ctx.keys[: out.shape[0]].reshape(-1, *[1] * (out.ndim - 1))
+    lift.ctx.keys = np.broadcast_to(keys, out.shape)[places]
+    lift.ctx.batch = len(lift.ctx.keys)
+    out[places] = write()
     lift.ctx.keys, lift.ctx.batch = saved
-    return out
 
 
 def fold_places(lift: Lifter, instr: Instr, operands: list[np.ndarray], op: Op) -> np.ndarray:
@@ -89,31 +98,15 @@ def _affine(lift: Lifter, instr: Instr, ins: list[Value], signs: tuple[int, ...]
         return [lift.align(ins[:1], shape_of(aval))[0]]
     if len(ins) == 2 and signs == (PLUS, PLUS) and _is_zero(lift, ins[0]):
         return [lift.align(ins[1:], shape_of(aval))[0]]
+
+    def add(terms: list[np.ndarray]) -> np.ndarray:
+        return lift.add_sum(np.stack(terms, -1), np.array(signs, np.int32), aval.dtype)
+
     operands = lift.align(ins, shape_of(aval))
     if all((o < 0).any() for o in operands):
         # Places where everything is constant, or a constant zero is added, must not become rows.
-        return _affine_mixed(lift, instr, operands, signs)
-    return [lift.add_sum(np.stack(operands, -1), np.array(signs, np.int32), aval.dtype)]
-
-
-def _affine_mixed(
-    lift: Lifter, instr: Instr, operands: list[np.ndarray], signs: tuple[int, ...]
-) -> list[Value]:
-    dtype = instr.out_avals[0].dtype
-    constant = np.logical_and.reduce([o < 0 for o in operands])
-    out = np.empty(constant.shape, np.int32)
-    if constant.any():
-        op = make_op(lift, instr)
-        out[constant] = fold_places(lift, instr, [o[constant] for o in operands], op)
-    rest = ~constant
-    if rest.any():
-        keys = np.broadcast_to(
-            lift.ctx.keys[: rest.shape[0]].reshape(-1, *[1] * (rest.ndim - 1)), rest.shape
-        )[rest]
-        terms = np.stack([o[rest] for o in operands], -1)
-        coefs = np.array(signs, np.int32)
-        out[rest] = _scattered(lift, keys, lambda: lift.add_sum(terms, coefs, dtype))
-    return [out]
+        return [_mixed(lift, instr, operands, make_op(lift, instr), add)]
+    return [add(operands)]
 
 
 def _is_zero(lift: Lifter, value: Value) -> bool:
@@ -164,23 +157,19 @@ def multiply(lift: Lifter, a: np.ndarray, b: np.ndarray, dtype: DType, op: Op, i
     if ca.all() and not cb.any():
         return lift.add_sum(b[..., None], a[..., None], dtype)
     out = np.empty(a.shape, np.int32)
-    keys = np.broadcast_to(lift.ctx.keys[: a.shape[0]].reshape(-1, *[1] * (a.ndim - 1)), a.shape)
     both, one, none = ca & cb, ca ^ cb, ~ca & ~cb
     if both.any():
         out[both] = fold_places(lift, instr, [a[both], b[both]], op)
     if one.any():
-        var, const = np.where(ca, b, a)[one], np.where(ca, a, b)[one]
-        zero = _fixed_zeros(lift, const)
-        values = np.empty(len(var), np.int32)
-        values[zero] = lift.constants.scalar(0, dtype)
-        left = ~zero
+        var, const = np.where(ca, b, a), np.where(ca, a, b)
+        zero = np.zeros(a.shape, bool)
+        zero[one] = _fixed_zeros(lift, const[one])
+        out[zero] = lift.constants.scalar(0, dtype)
+        left = one & ~zero
         if left.any():
-            values[left] = _scattered(
-                lift, keys[one][left], lambda: lift.add_sum(var[left][:, None], const[left][:, None], dtype)
-            )
-        out[one] = values
+            _write_at(lift, out, left, lambda: lift.add_sum(var[left][:, None], const[left][:, None], dtype))
     if none.any():
-        out[none] = _scattered(lift, keys[none], lambda: lift.add_op(op, [a[none], b[none]], dtype))
+        _write_at(lift, out, none, lambda: lift.add_op(op, [a[none], b[none]], dtype))
     return out
 
 

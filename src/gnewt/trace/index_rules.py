@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gnewt.jaxprs import Instr, is_float
+from gnewt.jaxprs import Instr, is_float, size_of
 from gnewt.jaxprs.indices import (
-    dynamic_slice_index,
     gather_filler,
     gather_index,
     join_batch,
@@ -14,6 +13,7 @@ from gnewt.jaxprs.indices import (
     scatter_index,
     take_flat,
 )
+from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.constants import MINUS, PLUS
 from gnewt.trace.elementwise_rules import multiply, product_op
 from gnewt.trace.lift import Lifter, Value
@@ -28,23 +28,14 @@ def _gather(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     return [take_flat(lift.ids(ins[0]), index, filler)]
 
 
-@rule("dynamic_slice")
-def _dynamic_slice(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
-    starts = [lift.watch(s) for s in ins[1:]]
-    return [take_flat(lift.ids(ins[0]), dynamic_slice_index(instr, starts))]
-
-
-@rule("dynamic_update_slice")
-def _dynamic_update_slice(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
-    starts = [lift.watch(s) for s in ins[2:]]
-    index = dynamic_slice_index(instr, starts)
-    return [replace_at(lift.ids(ins[0]), index, lift.ids(ins[1]))]
-
-
-@rule("scatter")
-def _scatter(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
-    index = scatter_index(instr, lift.watch(ins[1]))
-    return [replace_at(lift.ids(ins[0]), index, lift.ids(ins[2]))]
+@rule("dynamic_slice", "dynamic_update_slice", "scatter")
+def _move_indexed(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
+    """What the table does to constants, on ids."""
+    what = primitive(instr.prim)
+    indices = range(len(ins))[what.index_places]
+    operands = [lift.watch(v) if i in indices else lift.ids(v) for i, v in enumerate(ins)]
+    assert what.fold is not None
+    return [what.fold(instr, *operands)]
 
 
 @rule("scatter-add", "scatter-sub")
@@ -54,7 +45,7 @@ def _scatter_add(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     array, index, update = join_batch(
         [lift.ids(ins[0]), scatter_index(instr, lift.watch(ins[1])), lift.ids(ins[2])]
     )
-    batch, size = array.shape[0], int(np.prod(array.shape[1:], dtype=np.int64))
+    batch, size = array.shape[0], size_of(array.shape[1:])
     out = np.array(array.reshape(-1))
     row, at = np.nonzero(index.reshape(batch, -1) >= 0)
     target = row * size + index.reshape(batch, -1)[row, at]

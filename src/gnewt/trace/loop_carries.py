@@ -7,6 +7,7 @@ values of constant carries over time (counters, discounts), which run ahead in t
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from types import ModuleType
 from typing import TypeAlias
 
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt.jaxprs import Lit, Program, ScanSpec, run_program, scan_spec
+from gnewt.jaxprs import Lit, Program, ScanSpec, run_program, scan_spec, variables
 from gnewt.jaxprs.compat import DType
 from gnewt.jaxprs.liveness import needed, needed_inputs, varying_outputs
 from gnewt.trace.constants import Const, Known, Value, all_constant
@@ -77,29 +78,23 @@ def read_loop(spec: ScanSpec, ins: list[Value], read: list[bool]) -> LoopCarries
 def is_running_sum(program: Program, at: int, out: int) -> bool:
     """Whether output `out` is input `at` plus something, and that input is read nowhere else."""
     var, goal = program.ins[at], program.outs[out]
-    reads = [i for i in program.instrs if any(isinstance(v, int) and v == var for v in i.ins)]
-    if len(reads) != 1 or sum(isinstance(v, int) and v == var for v in program.outs):
-        return False
     while True:
+        reads = [i for i in program.instrs if var in variables(i.ins)]
+        ends = variables(program.outs).count(var)
+        if var == goal:
+            return not reads and ends == 1 and var != program.ins[at]
+        if len(reads) != 1 or ends:
+            return False
         (instr,) = reads
         first_only = instr.prim in ("sub", "scatter-add")
         if instr.prim not in ("add", "add_any", "sub", "scatter-add", "convert_element_type", "reshape"):
             return False
-        if sum(v == var for v in instr.ins if isinstance(v, int)) != 1 or (
-            first_only and instr.ins[0] != var
-        ):
+        if variables(instr.ins).count(var) != 1 or (first_only and instr.ins[0] != var):
             return False
-        if instr.in_avals[instr.ins.index(var)].dtype != instr.out_avals[0].dtype:
-            return False
-        if instr.in_avals[instr.ins.index(var)].shape != instr.out_avals[0].shape:
+        before, after = instr.in_avals[instr.ins.index(var)], instr.out_avals[0]
+        if before.dtype != after.dtype or before.shape != after.shape:
             return False
         var = instr.outs[0]
-        reads = [i for i in program.instrs if any(isinstance(v, int) and v == var for v in i.ins)]
-        ends = sum(isinstance(v, int) and v == var for v in program.outs)
-        if isinstance(goal, int) and var == goal:
-            return not reads and ends == 1
-        if len(reads) != 1 or ends:
-            return False
 
 
 def program_length(program: Program) -> int:
@@ -174,9 +169,8 @@ def _run_constants(
     """Scan the constant carries with JAX, recording what each iteration starts from."""
     spec, body = loop.spec, loop.body
     c, n = spec.num_consts, spec.num_carry
-    flags = needed_inputs(body, [j in which for j in range(len(body.outs))])
     # Constant carries may need other constant carries; all of them are computed together.
-    group = [j for j in range(n) if j in which or flags[c + j]]
+    group = which
     while True:
         flags = needed_inputs(body, [j in group for j in range(len(body.outs))])
         more = [j for j in range(n) if j in group or flags[c + j]]
@@ -187,21 +181,16 @@ def _run_constants(
     part.instrs, _ = needed(body.instrs, part.outs)
     const_at = [i for i in range(c) if flags[i]]
     xs_at = [i for i in range(len(loop.xs)) if flags[c + n + i]]
-    hoisted = [lift.hoisted[at] for _, at in body.consts]
-    ins = (
-        [loop.consts[i] for i in const_at]
-        + [loop.init[j] for j in group]
-        + [loop.xs[i] for i in xs_at]
-        + hoisted
-    )
+    parts = [loop.consts[i] for i in const_at], [loop.init[j] for j in group], [loop.xs[i] for i in xs_at]
+    ins = [*itertools.chain(*parts), *[lift.hoisted[at] for _, at in body.consts]]
     assert all_constant(ins)
     lead = max(v.shape[0] for v in ins)
     length, reverse = spec.length, spec.reverse
 
     def one(*values: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
-        parts = np.cumsum([len(const_at), len(group), len(xs_at)])
-        consts, init, xs = values[: parts[0]], values[parts[0] : parts[1]], values[parts[1] : parts[2]]
-        captured = dict(zip([at for _, at in body.consts], values[parts[2] :], strict=True))
+        rest = iter(values)
+        consts, init, xs = (list(itertools.islice(rest, len(part))) for part in parts)
+        captured = dict(zip([at for _, at in body.consts], rest, strict=True))
 
         def step(carry: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
             args = [jnp.zeros(a.shape, a.dtype) for a in (body.avals[v] for v in body.ins)]
@@ -213,7 +202,7 @@ def _run_constants(
                 args[c + n + i] = value
             return list(run_program(part, args, captured)), list(carry)
 
-        return jax.lax.scan(step, list(init), list(xs), length=length, reverse=reverse)
+        return jax.lax.scan(step, init, xs, length=length, reverse=reverse)
 
     def run(xp: ModuleType, *values: Known) -> tuple[Known, ...]:
         full = [jnp.broadcast_to(v, (lead, *v.shape[1:])) for v in values]

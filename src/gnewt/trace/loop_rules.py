@@ -71,11 +71,7 @@ def lift_loop(lift: Lifter, instr: Instr, loop: LoopCarries, out_avals: Sequence
     """Lift all iterations at once; returns the last carries and the stacked ys."""
     spec = loop.spec
     if spec.length == 0:
-        ys = [
-            lift.constants.add_fixed(np.zeros((1, *shape_of(a)), a.dtype))
-            for a in out_avals[spec.num_carry :]
-        ]
-        return [*loop.init, *ys]
+        return [*loop.init, *(_zeros(lift, a) for a in out_avals[spec.num_carry :])]
     for j, carry in enumerate(loop.varying):
         if carry and not is_float(out_avals[j].dtype) and loop.needed[j]:
             raise Opaque("a loop that carries integers or booleans that depend on the variables")
@@ -107,6 +103,11 @@ def lift_loop(lift: Lifter, instr: Instr, loop: LoopCarries, out_avals: Sequence
     lift.ctx = outer
     lift.instr = instr
     return _finish(lift, out_avals, loop, outs, placeholders, finals)
+
+
+def _zeros(lift: Lifter, aval: Aval) -> Const:
+    """What stands for a result that nobody reads, or that has no entries."""
+    return lift.constants.add_fixed(np.zeros((1, *shape_of(aval)), aval.dtype))
 
 
 def _spread(lift: Lifter, value: Value, batch: int, length: int) -> Value:
@@ -185,7 +186,7 @@ def _finish(
     for j in range(spec.num_carry):
         aval = out_avals[j]
         if not loop.needed[j]:
-            results.append(lift.constants.add_fixed(np.zeros((1, *shape_of(aval)), aval.dtype)))
+            results.append(_zeros(lift, aval))
         elif not loop.varying[j]:
             results.append(finals[j])
         else:
@@ -193,9 +194,9 @@ def _finish(
             assert out is not None
             over_time = _over_time(lift.ids(out), batch, length)
             if loop.sums[j]:
-                terms = np.moveaxis(
-                    np.concatenate([_lead(lift.ids(loop.init[j]), batch)[:, None], over_time], 1), 1, -1
-                )
+                first = lift.ids(loop.init[j])
+                first = np.broadcast_to(first, (batch, *first.shape[1:]))
+                terms = np.moveaxis(np.concatenate([first[:, None], over_time], 1), 1, -1)
                 results.append(add_rows_without_zeros(lift, terms, aval.dtype))
                 continue
             lift.pool.alias.append((placeholders[j][:, 1:], over_time[:, :-1]))
@@ -203,18 +204,13 @@ def _finish(
     for o in range(spec.num_carry, len(outs)):
         out = outs[o]
         if not loop.needed[o] or out is None:
-            aval = out_avals[o]
-            results.append(lift.constants.add_fixed(np.zeros((1, *shape_of(aval)), aval.dtype)))
+            results.append(_zeros(lift, out_avals[o]))
         elif isinstance(out, Const):
             results.append(_stack_const(lift, out, batch, spec))
         else:
             over_time = _over_time(out, batch, length)
             results.append(over_time[:, ::-1] if spec.reverse else over_time)
     return results
-
-
-def _lead(ids: np.ndarray, batch: int) -> np.ndarray:
-    return np.broadcast_to(ids, (batch, *ids.shape[1:]))
 
 
 def _over_time(ids: np.ndarray, batch: int, length: int) -> np.ndarray:

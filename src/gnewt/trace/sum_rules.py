@@ -35,16 +35,22 @@ def _need_float(instr: Instr) -> None:
 
 @rule("reduce_sum")
 def _reduce_sum(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
+    terms = _terms(lift, instr, ins[0])
+    return [
+        terms[..., 0]
+        if terms.shape[-1] == 1
+        else add_rows_without_zeros(lift, terms, instr.out_avals[0].dtype)
+    ]
+
+
+def _terms(lift: Lifter, instr: Instr, value: Value) -> np.ndarray:
+    """Bring what a reduction reduces to the last axis."""
     _need_float(instr)
-    ids = lift.ids(ins[0])
+    ids = lift.ids(value)
     axes = [a + 1 for a in instr.params["axes"]]
     kept = [a for a in range(ids.ndim) if a not in axes]
-    shape = shape_of(instr.out_avals[0])
     count = size_of(ids.shape[a] for a in axes)
-    if count == 1:
-        return [ids.reshape(ids.shape[0], *shape)]
-    terms = ids.transpose(*kept, *axes).reshape(ids.shape[0], *shape, count)
-    return [add_rows_without_zeros(lift, terms, instr.out_avals[0].dtype)]
+    return ids.transpose(*kept, *axes).reshape(ids.shape[0], *shape_of(instr.out_avals[0]), count)
 
 
 def add_rows_without_zeros(lift: Lifter, terms: np.ndarray, dtype: DType) -> np.ndarray:
@@ -204,17 +210,12 @@ def _convolution(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
 @rule("reduce_max", "reduce_min", "reduce_prod")
 def _reduce_other(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     """One operation of many operands, with JAX's own rule for ties; long ones are dense calls."""
-    _need_float(instr)
-    ids = lift.ids(ins[0])
-    axes = [a + 1 for a in instr.params["axes"]]
-    kept = [a for a in range(ids.ndim) if a not in axes]
-    count = size_of(ids.shape[a] for a in axes)
-    shape = shape_of(instr.out_avals[0])
+    terms = _terms(lift, instr, ins[0])
+    count = terms.shape[-1]
     if count == 1:
-        return [ids.reshape(ids.shape[0], *shape)]
-    terms = ids.transpose(*kept, *axes).reshape(ids.shape[0], *shape, count)
+        return [terms[..., 0]]
     tree = lift.detached or count > _MAX_DENSE
-    if (count > 8 and not tree) or (ids < 0).any():
+    if (count > 8 and not tree) or (terms < 0).any():
         raise Opaque(f"{instr.prim} over {count} variables")
     # In groups of eight, level by level: exact in value, and in derivative unless values tie across groups.
     while terms.shape[-1] > 1:

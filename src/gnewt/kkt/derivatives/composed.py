@@ -149,6 +149,17 @@ def _differentiate(program: ScalarProgram, core: Core) -> CoreDerivatives:
     )
 
 
+def bind_inputs(
+    family: Family, nodes: np.ndarray, data_nodes: list[np.ndarray], x: Array, data: tuple[Numeric, ...]
+) -> dict[int, Array]:
+    """Return the values of a program's inputs: x[k, n] and the data of a family, one vector for each node."""
+    inputs = dict(zip(nodes.tolist(), x, strict=True))
+    for some, values, axis in zip(data_nodes, data, family.data_axes, strict=True):
+        flat = jnp.reshape(values, (some.size,) if axis is None else (x.shape[1], some.size))
+        inputs.update({int(node): flat[..., i] for i, node in enumerate(some.ravel())})
+    return inputs
+
+
 class Composed:
     """Derivatives by those of the cores."""
 
@@ -162,10 +173,7 @@ class Composed:
             x.dtype,
             keeper,
         )
-        inputs = dict(zip(made.x.tolist(), x, strict=True))
-        for nodes, values, axis in zip(made.data, data, family.data_axes, strict=True):
-            flat = jnp.reshape(values, (nodes.size,) if axis is None else (self._n, nodes.size))
-            inputs.update({int(node): flat[..., i] for i, node in enumerate(nodes.ravel())})
+        inputs = bind_inputs(family, made.x, made.data, x, data)
         cores = made.cuts.cores
         read = dict.fromkeys(node for core in cores for node in (*core.args, *core.given))
         values = Vectors(made.program, inputs, [*read, *made.outputs], keeper)

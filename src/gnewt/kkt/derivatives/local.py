@@ -22,7 +22,7 @@ from gnewt.jaxprs import flatten_jaxpr
 from gnewt.jaxprs.compat import DType, Numeric
 from gnewt.jaxprs.flatten import VALUE_CALLS, count_equations
 from gnewt.kkt.derivatives.arrays import ArrayProgram, Traced
-from gnewt.kkt.derivatives.composed import Composed, Composition, compose
+from gnewt.kkt.derivatives.composed import Composed, Composition, bind_inputs, compose
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.scalars import NotScalar, ScalarProgram, Vectors, live_nodes
 from gnewt.kkt.derivatives.writeout import write_out
@@ -184,10 +184,7 @@ class Written:
         self, written: _Written, family: Family, x: Array, data: tuple[Numeric, ...], keeper: Keeper
     ) -> None:
         self._written, self._n, self._dtype = written, x.shape[1], x.dtype
-        inputs = dict(zip(written.x.tolist(), x, strict=True))
-        for nodes, values, axis in zip(written.data, data, family.data_axes, strict=True):
-            flat = jnp.reshape(values, (nodes.size,) if axis is None else (x.shape[1], nodes.size))
-            inputs.update({int(node): flat[..., i] for i, node in enumerate(nodes.ravel())})
+        inputs = bind_inputs(family, written.x, written.data, x, data)
         outputs = [*written.value, *written.jacobian, *written.hessian]
         self._vectors = Vectors(written.program, inputs, outputs, keeper)
 
