@@ -32,7 +32,7 @@ PLUS, MINUS = 0, 1
 Known: TypeAlias = np.ndarray | jax.Array
 """A known array: NumPy's, except for PRNG keys."""
 Shape: TypeAlias = Sequence[int]
-Step: TypeAlias = Callable[..., Sequence[Known]]
+PreludeStep: TypeAlias = Callable[..., Sequence[Known]]
 """One step of the prelude: step(numpy or jax.numpy, *values) ↦ values."""
 
 
@@ -71,7 +71,7 @@ class Constants:
     def __init__(self) -> None:
         self.entries: list[Const] = []
         self.inputs: list[int] = []
-        self._steps: list[tuple[Step, tuple[int, ...], tuple[int, ...]]] = []
+        self._steps: list[tuple[PreludeStep, tuple[int, ...], tuple[int, ...]]] = []
         self._watched: dict[tuple[int, str], bytes] = {}
         self._starts: list[int] = []
         self._owners: list[int] = []
@@ -95,7 +95,9 @@ class Constants:
         """Add a value that comes from the program text."""
         return self._entry(value.shape, value.dtype, value, True)
 
-    def apply(self, fn: Step, ins: Sequence[Const], outs: Sequence[tuple[Shape, DType]]) -> list[Const]:
+    def apply(
+        self, fn: PreludeStep, ins: Sequence[Const], outs: Sequence[tuple[Shape, DType]]
+    ) -> list[Const]:
         """Add the step `fn(xp, *values) -> tuple` with outputs of the given (shape, dtype)."""
         known = all(c.value is not None for c in ins)
         fixed = all(c.fixed for c in ins)
