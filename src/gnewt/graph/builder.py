@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from gnewt._errors import GraphError, user_line
 from gnewt._typing import Array, ArrayLike, Callable
-from gnewt.graph.group import Group, Handle, apply, make_family, output_aval
+from gnewt.graph.group import CallGroup, Handle, apply, make_family, output_aval
 from gnewt.graph.identity import frozen, function_key, name_of
 from gnewt.graph.structure import Structure, check_structure
 
@@ -39,7 +39,7 @@ class Graph:
     def __init__(self) -> None:
         self._inputs: list[Handle] = []
         self._nodes: list[Handle] = []
-        self._groups: dict[Hashable, Group] = {}
+        self._groups: dict[Hashable, CallGroup] = {}
         self._kept: list[object] = []  # keeps functions and closure values alive: keys hold their ids
         self._structure: Structure | None = None
 
@@ -173,18 +173,18 @@ class Graph:
                 handles.append(self.constant(arg))
         return tuple(handles)
 
-    def _group(self, fn: Callable[..., ArrayLike], handles: tuple[Handle, ...], is_loss: bool) -> Group:
+    def _group(self, fn: Callable[..., ArrayLike], handles: tuple[Handle, ...], is_loss: bool) -> CallGroup:
         signature = tuple((h.shape, h.dtype, h.kind == "constant") for h in handles)
         fn_key, alive = function_key(fn)
         key = (is_loss, fn_key, signature)
         if key not in self._groups:
             where = user_line()
             out = output_aval(fn, signature, is_loss, where)
-            self._groups[key] = Group(frozen(fn), is_loss, signature, out, name_of(fn), where)
+            self._groups[key] = CallGroup(frozen(fn), is_loss, signature, out, name_of(fn), where)
             self._kept.append(alive)
         return self._groups[key]
 
-    def _add_node(self, calls: list[tuple[Group, tuple[Handle, ...]]], name: str | None) -> Handle:
+    def _add_node(self, calls: list[tuple[CallGroup, tuple[Handle, ...]]], name: str | None) -> Handle:
         """Add a node that is the sum of these calls."""
         first = calls[0][0]
         name = name or f"{first.name}{len(self._nodes)}"

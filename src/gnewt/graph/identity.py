@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import Any
+from collections.abc import Hashable, Mapping
 
 from gnewt._typing import Callable
 
@@ -15,7 +15,7 @@ def name_of(fn: Callable) -> str:
     return getattr(fn, "__name__", type(fn).__name__)
 
 
-def function_key(fn: Callable) -> tuple[Any, Any]:
+def function_key(fn: Callable) -> tuple[Hashable, object]:
     """Identify a function by its code and what it closes over, so that a lambda made anew in a loop is
     the same function if (and only if) its closure holds the same objects. Returns (key, objects to keep)."""
     if isinstance(fn, functools.partial):
@@ -54,18 +54,18 @@ def frozen(fn: Callable) -> Callable:
     return copy
 
 
-def _cells(fn: types.FunctionType) -> tuple[Any, ...]:
+def _cells(fn: types.FunctionType) -> tuple[object, ...]:
     try:
         return tuple(c.cell_contents for c in (fn.__closure__ or ()))
     except ValueError:  # a cell that is not filled yet, as in a recursive definition
         return (fn,)
 
 
-def _items_key(items: dict[str, Any]) -> tuple[Any, ...]:
+def _items_key(items: Mapping[str, object]) -> tuple[Hashable, ...]:
     return tuple(sorted((name, _value_key(v)) for name, v in items.items()))
 
 
-def _value_key(value: Any) -> Any:
+def _value_key(value: object) -> tuple[str, str]:
     return (
         (type(value).__name__, repr(value))
         if isinstance(value, bool | int | float | str | type(None))

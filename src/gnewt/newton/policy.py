@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from gnewt.graph import Data, Structure
 from gnewt.kkt import CausalOrder, FoundPolicies, LocalModels
 from gnewt.newton.causal import causal_elimination
+from gnewt.newton.numbers import RealLike
 from gnewt.newton.system import System
 
 
@@ -108,7 +109,7 @@ def make_policy(
     system: System,
     data: Data,
     models: LocalModels,
-    shift: Array | float,
+    shift: RealLike,
     duals: str = "adjoint",
     square_root: bool = False,
 ) -> Policy:

@@ -9,14 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.graph import Family
-from gnewt.trace.callfamily import CallDraft, write_call
+from gnewt.jaxprs import is_float, where_of
+from gnewt.trace.call_families import CallDraft, write_call
 from gnewt.trace.constants import Const, Constants
+from gnewt.trace.data_columns import Packer
 from gnewt.trace.fuse import MAX_ARGS, MAX_OPS, Fuser
 from gnewt.trace.groups import Groups, merge_columns, sharing, unique_rows
-from gnewt.trace.jaxpr import where_of
-from gnewt.trace.pack import Packer
-from gnewt.trace.pool import CALL, OP, ROW, Block, Pool
-from gnewt.trace.rules import is_float
+from gnewt.trace.scalar_pool import CALL, OP, ROW, Block, Pool
 from gnewt.trace.tail import row_terms
 from gnewt.trace.template import Template, row_op
 

@@ -14,15 +14,14 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from gnewt.graph import Family
+from gnewt.jaxprs import Program, shape_of
 from gnewt.trace.assemble import Assembler
 from gnewt.trace.constants import Const, Constants
 from gnewt.trace.fuse import Fuser
 from gnewt.trace.groups import Groups
-from gnewt.trace.jaxpr import Program
 from gnewt.trace.lift import Lifter, Seen
+from gnewt.trace.opaque_regions import NeedRegion
 from gnewt.trace.outputs import Numbering
-from gnewt.trace.regions import NeedRegion
-from gnewt.trace.rules import shape_of
 from gnewt.trace.tail import live_scalars, peel
 
 

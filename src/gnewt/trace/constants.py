@@ -14,15 +14,26 @@ from __future__ import annotations
 import bisect
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from gnewt.jaxprs import size_of
+from gnewt.jaxprs.compat import DType, Numeric
+
 PLUS, MINUS = 0, 1
 """Coefficients +1 and -1 that come from the code itself; every other coefficient is a (negative) constant id."""
+
+
+Known: TypeAlias = np.ndarray | jax.Array
+"""A known array: NumPy's, except for PRNG keys."""
+Shape: TypeAlias = Sequence[int]
+PreludeStep: TypeAlias = Callable[..., Sequence[Known]]
+"""One step of the prelude: step(numpy or jax.numpy, *values) ↦ values."""
 
 
 class Unknown(Exception):
@@ -36,13 +47,22 @@ class Const:
     index: int
     shape: tuple[int, ...]
     """With the leading batch axis."""
-    dtype: Any
-    value: Any
-    """NumPy value, or None if it depends on a tracer."""
+    dtype: DType
+    value: Known | None
+    """None if it depends on a tracer."""
     fixed: bool
     """Depends on literals only: the same at every call."""
     start: int = -1
     """First element number, or -1 while its elements have no ids."""
+
+
+Value: TypeAlias = Const | np.ndarray
+"""What a variable holds while lifting: a `Const`, or int32 ids of shape [1 | batch, *shape]."""
+
+
+def all_constant(values: Sequence[Value]) -> TypeGuard[Sequence[Const]]:
+    """Whether no value depends on the variables."""
+    return all(isinstance(v, Const) for v in values)
 
 
 class Constants:
@@ -51,36 +71,39 @@ class Constants:
     def __init__(self) -> None:
         self.entries: list[Const] = []
         self.inputs: list[int] = []
-        self._steps: list[tuple[Callable, tuple[int, ...], tuple[int, ...]]] = []
+        self._steps: list[tuple[PreludeStep, tuple[int, ...], tuple[int, ...]]] = []
         self.watched: dict[tuple[int, str], bytes] = {}
         self._starts: list[int] = []
         self._owners: list[int] = []
         self._num_elements = 0
-        self._scalars: dict[Any, Const] = {}
+        self._scalars: dict[tuple[bytes, DType], Const] = {}
 
     # Entries
 
-    def _entry(self, shape: Sequence[int], dtype: Any, value: Any, fixed: bool) -> Const:
+    def _entry(self, shape: Shape, dtype: DType, value: Known | None, fixed: bool) -> Const:
         const = Const(len(self.entries), tuple(shape), dtype, value, fixed)
         self.entries.append(const)
         return const
 
-    def add_input(self, value: Any, shape: Sequence[int], dtype: Any) -> Const:
+    def add_input(self, value: Numeric | None, shape: Shape, dtype: DType) -> Const:
         """Add a captured array or an extra argument; `value` is None for a tracer."""
-        value = None if value is None else as_known(value)[None]
-        const = self._entry((1, *shape), dtype, value, False)
+        const = self._entry((1, *shape), dtype, None if value is None else as_known(value)[None], False)
         self.inputs.append(const.index)
         return const
 
-    def add_fixed(self, value: np.ndarray) -> Const:
+    def add_fixed(self, value: Known) -> Const:
         """Add a value that comes from the program text."""
         return self._entry(value.shape, value.dtype, value, True)
 
-    def apply(self, fn: Callable, ins: Sequence[Const], outs: Sequence[tuple[Any, Any]]) -> list[Const]:
+    def apply(
+        self, fn: PreludeStep, ins: Sequence[Const], outs: Sequence[tuple[Shape, DType]]
+    ) -> list[Const]:
         """Add the step `fn(xp, *values) -> tuple` with outputs of the given (shape, dtype)."""
         known = all(c.value is not None for c in ins)
         fixed = all(c.fixed for c in ins)
-        values = fn(np, *[c.value for c in ins]) if known else [None] * len(outs)
+        values: Sequence[Known | None] = [None] * len(outs)
+        if known:
+            values = fn(np, *[c.value for c in ins])
         consts = [
             self._entry(shape, dtype, value, fixed)
             for (shape, dtype), value in zip(outs, values, strict=True)
@@ -97,11 +120,12 @@ class Constants:
             raise Unknown
         if not const.fixed:
             self.watched[const.index, kind] = _digest(const.value, kind)
-        return const.value if kind == "value" else const.value != 0
+        value = np.asarray(const.value)
+        return value if kind == "value" else value != 0
 
-    def run(self, inputs: Sequence[Any]) -> tuple[list[Any], bool]:
+    def run(self, inputs: Sequence[Numeric]) -> tuple[list[Known], bool]:
         """Replay with new inputs; returns the values of all entries, and whether the watched ones agree."""
-        values: list[Any] = [c.value if c.fixed else None for c in self.entries]
+        values: list[Known] = [c.value if c.fixed else None for c in self.entries]  # type: ignore[misc]
         for index, value in zip(self.inputs, inputs, strict=True):
             values[index] = value[None] if isinstance(value, Tracer) else as_known(value)[None]
         for fn, ins, outs in self._steps:
@@ -118,7 +142,7 @@ class Constants:
 
     def elements(self, const: Const) -> np.ndarray:
         """Return the ids of all scalars of a constant, in its shape."""
-        size = int(np.prod(const.shape, dtype=np.int64))
+        size = size_of(const.shape)
         if const.start < 0:
             const.start = self._num_elements
             self._starts.append(const.start)
@@ -126,12 +150,12 @@ class Constants:
             self._num_elements += size
         return (-1 - const.start - np.arange(size, dtype=np.int32)).reshape(const.shape)
 
-    def scalar(self, value: Any, dtype: Any) -> int:
+    def scalar(self, value: Numeric, dtype: DType) -> int:
         """Return the id of a literal; equal literals share one id."""
         array = np.asarray(value, dtype)
         return int(self.elements(self.scalar_const(array, array.dtype))[0])
 
-    def scalar_const(self, value: Any, dtype: Any) -> Const:
+    def scalar_const(self, value: Numeric, dtype: DType) -> Const:
         """Return the constant that holds a literal; equal literals share one."""
         array = np.asarray(value, dtype)
         key = (array.tobytes(), array.dtype)
@@ -145,20 +169,18 @@ class Constants:
         place = np.searchsorted(self._starts, elements, side="right") - 1
         used, local = np.unique(place, return_inverse=True)
         owners = [self.entries[self._owners[p]] for p in used]
-        sizes = [int(np.prod(c.shape, dtype=np.int64)) for c in owners]
+        sizes = [size_of(c.shape) for c in owners]
         shift = np.concatenate([[0], np.cumsum(sizes)])[:-1] - np.asarray(self._starts)[used]
         index = (elements + shift[local.ravel()]).reshape(ids.shape)
         dtype = owners[0].dtype
 
-        def step(xp: Any, *values: Any) -> tuple[Any]:
+        def step(xp: ModuleType, *values: Known) -> tuple[Known]:
             flat = [xp.ravel(v) for v in values]
             return ((flat[0] if len(flat) == 1 else xp.concatenate(flat))[index],)
 
-        if owners and all(c.fixed for c in owners):
-            return self.add_fixed(step(np, *[c.value for c in owners])[0])
         return self.apply(step, owners, [(ids.shape, dtype)])[0]
 
-    def value_of(self, ids: np.ndarray) -> np.ndarray | None:
+    def value_of(self, ids: np.ndarray) -> Known | None:
         """Return the values of elements that are fixed, None if any is not."""
         const = self.take(ids)
         return const.value if const.fixed else None
@@ -190,7 +212,7 @@ class Constants:
         ids = self.elements(product)
         return ids[inverse.ravel()]
 
-    def sums(self, group: np.ndarray, coefs: np.ndarray, num: int, dtype: Any) -> np.ndarray:
+    def sums(self, group: np.ndarray, coefs: np.ndarray, num: int, dtype: DType) -> np.ndarray:
         """Add coefficients that share a group number; every group has at least one."""
         counts = np.bincount(group, minlength=num)
         out = np.zeros(num, np.int32)
@@ -202,7 +224,7 @@ class Constants:
             local = local.ravel()
             size = len(groups)
 
-            def step(xp: Any, v: Any) -> tuple[Any]:
+            def step(xp: ModuleType, v: Known) -> tuple[Known]:
                 if xp is np:
                     return (np.bincount(local, v, size).astype(dtype),)
                 return (jnp.zeros(size, dtype).at[local].add(v),)
@@ -211,17 +233,17 @@ class Constants:
             out[groups] = self.elements(total)
         return out
 
-    def as_ids(self, coefs: np.ndarray, dtype: Any) -> np.ndarray:
+    def as_ids(self, coefs: np.ndarray, dtype: DType) -> np.ndarray:
         """Replace PLUS and MINUS by the ids of the literals 1 and -1."""
         if not np.any(coefs >= 0):
             return coefs
         one, minus = self.scalar(1, dtype), self.scalar(-1, dtype)
         return np.where(coefs == PLUS, one, np.where(coefs == MINUS, minus, coefs)).astype(np.int32)
 
-    def dtype_of(self, element: Any) -> Any:
+    def dtype_of(self, element: int | np.integer) -> DType:
         return self.entries[self._owners[bisect.bisect_right(self._starts, -1 - int(element)) - 1]].dtype
 
-    def by_dtype(self, ids: np.ndarray) -> list[tuple[Any, np.ndarray]]:
+    def by_dtype(self, ids: np.ndarray) -> list[tuple[np.dtype, np.ndarray]]:
         """Split element ids by dtype: (dtype, positions)."""
         if len(ids) == 1:
             return [(np.dtype(self.dtype_of(ids[0])), np.zeros(1, np.int64))]
@@ -233,13 +255,13 @@ class Constants:
         return [(d, np.flatnonzero(code == i)) for i, d in enumerate(distinct)]
 
 
-def as_known(value: Any) -> Any:
+def as_known(value: Numeric) -> Known:
     """Turn a concrete value into NumPy, except for types NumPy does not have (PRNG keys)."""
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended):
         return value
     return np.asarray(value)
 
 
-def _digest(value: Any, kind: str) -> bytes:
+def _digest(value: Numeric, kind: str) -> bytes:
     array = np.asarray(value)
     return (array if kind == "value" else np.packbits(array != 0)).tobytes()

@@ -17,8 +17,8 @@ from jax.typing import ArrayLike
 
 from gnewt._typing import Array
 from gnewt.graph import Data, Structure
+from gnewt.jaxprs import Program, run_program
 from gnewt.trace.condense import Condensed, Source
-from gnewt.trace.jaxpr import Program, run_program
 
 Replay = Callable[[Sequence[ArrayLike], Array], Array]
 """f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure."""

@@ -21,17 +21,18 @@ from jax.typing import ArrayLike
 from gnewt._errors import TraceError, explain_error, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
-from gnewt.trace import calls, elementwise, indexing, linear, loops, movement
-from gnewt.trace.aux import Aux, Keep, split_aux
+from gnewt.jaxprs import Lit, Program, effectful, flatten_jaxpr, is_float, trace_jaxpr, where_of
+from gnewt.jaxprs.compat import AnyJaxpr
+from gnewt.jaxprs.liveness import drop_dead
+from gnewt.trace import call_rules, elementwise_rules, index_rules, loop_rules, sum_rules
+from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.captures import fingerprint, same_captures
 from gnewt.trace.condense import Source, condense, lift_program
 from gnewt.trace.entry import Entry, Found, make_replay
-from gnewt.trace.jaxpr import Closed, Lit, Program, drop_dead, effectful, flatten_jaxpr, trace_jaxpr, where_of
 from gnewt.trace.lift import Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
-from gnewt.trace.rules import is_float
 
-_RULE_MODULES = (calls, elementwise, indexing, linear, loops, movement)
+_RULE_MODULES = (call_rules, elementwise_rules, index_rules, loop_rules, sum_rules)
 """Imported for the rules they register."""
 
 
@@ -207,7 +208,7 @@ class TracedFunction:
                 )
             )
 
-    def _check_outputs(self, closed: Closed, out: PyTree) -> None:
+    def _check_outputs(self, closed: AnyJaxpr, out: PyTree) -> None:
         leaves = jax.tree_util.tree_leaves(out)
         name = getattr(self.f, "__name__", "the function")
         if len(leaves) != 1 or leaves[0].shape != () or not is_float(leaves[0].dtype):

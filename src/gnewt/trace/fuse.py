@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from gnewt.jaxprs import is_float
 from gnewt.trace.constants import PLUS, Constants
-from gnewt.trace.pool import CALL, INPUT, OP, ROW, Block, Pool
-from gnewt.trace.rules import is_float
+from gnewt.trace.scalar_pool import CALL, INPUT, OP, ROW, Block, Pool
 from gnewt.trace.tail import row_terms
 
 MAX_ARGS = 8

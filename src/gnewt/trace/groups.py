@@ -1,7 +1,8 @@
 """Groups: substitute non-kept values into their consumers, many places at once.
 
-Every value that is not a leaf belongs to a group: one template, with argument ids [n, k] and constant ids
-[n, c]. Places whose operands have equal templates and equal sharing of arguments form one group.
+In: the scalar pool and what the fuser keeps. Out: for every value that is not a leaf its group: one template, with
+argument ids [n, k] and constant ids [n, c]. Places whose operands have equal templates and equal sharing of
+arguments form one group.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 
 from gnewt.trace.constants import Constants
 from gnewt.trace.fuse import Fuser
-from gnewt.trace.pool import CALL, OP, ROW, Pool
+from gnewt.trace.scalar_pool import CALL, OP, ROW, Pool
 from gnewt.trace.tail import row_terms
 from gnewt.trace.template import Op, Template, TemplateTable, row_op
 
@@ -44,7 +45,9 @@ class Groups:
                 mask = fuser.live[block.start : block.stop]
                 if mask.any():
                     places = np.flatnonzero(mask) + block.start
-                    self.build(block.op, [o if mask.all() else o[mask] for o in block.operands], places)
+                    self.build(
+                        block.operation, [o if mask.all() else o[mask] for o in block.operands], places
+                    )
             elif block.kind == ROW and b in fuser.rows:
                 self._build_rows(b, block)
 

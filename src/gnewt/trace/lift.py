@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from types import ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt.trace.constants import Const, Constants, Unknown, as_known
-from gnewt.trace.jaxpr import Instr, Lit, Program, bind_instr
-from gnewt.trace.pool import CALL, CARRY, INPUT, OP, ROW, CallSpec, Pool
-from gnewt.trace.regions import close_regions, varying_outputs
-from gnewt.trace.roll import roll_program
-from gnewt.trace.rules import FOLDS, MOVES, NUMPY, RULES, Opaque, apply_move, shape_of
-
-Value = Any
-"""A `Const`, or int32 ids of shape [1 | batch, *shape]."""
+from gnewt.jaxprs import Instr, Lit, Program, bind_instr, shape_of, size_of
+from gnewt.jaxprs.compat import DType
+from gnewt.jaxprs.liveness import dependents, last_reads, read_variables
+from gnewt.jaxprs.primitives import fold_instr, primitive
+from gnewt.trace.constants import Const, Constants, Known, Unknown, Value, all_constant, as_known
+from gnewt.trace.opaque_regions import close_regions
+from gnewt.trace.rules import RULES, Opaque, Rule
+from gnewt.trace.scalar_pool import CALL, CARRY, INPUT, OP, ROW, Block, CallSpec, Pool
+from gnewt.trace.template import Op
+from gnewt.trace.unrolled_loops import roll_program
 
 
 @dataclasses.dataclass(eq=False)
@@ -40,22 +42,22 @@ class Seen:
     runs: dict[int, tuple[Program, dict[int, Value]]] = dataclasses.field(default_factory=dict)
     """Programs that were run, by the identity of their list of variables."""
     loops: dict[int, tuple[Any, dict[int, Value]]] = dataclasses.field(default_factory=dict)
-    """For each lifted loop (by the identity of its equation) its `Loop`, and the values inside its body."""
+    """For each lifted loop (by the identity of its equation) its `LoopCarries`, and the values inside its body."""
 
 
 class Lifter:
     """Interprets programs. One per structure; the rules (tables) are replaceable."""
 
-    def __init__(self, rules: dict[str, Any] | None = None) -> None:
+    def __init__(self, rules: dict[str, Rule] | None = None) -> None:
         self.rules = RULES if rules is None else rules
         self.constants = Constants()
         self.pool = Pool()
         self.ctx = Context(1, np.zeros(1, np.int64))
-        self.ops: dict[Any, Any] = {}
+        self.ops: dict[Hashable, Op] = {}
         self.hoisted: list[Const] = []
         self.instr: Instr | None = None
         self.read_vars: set[int] = set()
-        self.prepared: dict[Any, tuple[Program, Program]] = {}
+        self.prepared: dict[tuple[int, tuple[bool, ...]], tuple[Program, Program]] = {}
         self.forced: set[int] = set()
         """Equations (by identity) found opaque with results that cannot be slots."""
         self.enclosing: list[Instr] = []
@@ -72,19 +74,15 @@ class Lifter:
         env: dict[int, Value] = dict(zip(program.ins, values, strict=True))
         for var, at in program.consts:
             env[var] = self.hoisted[at]
-        last = _last_uses(program)
+        last = last_reads(program)
         differentiated = differentiated_vars(program)
-        outer, self.read_vars = (
-            self.read_vars,
-            {v for i in program.instrs for v in i.ins if isinstance(v, int)},
-        )
-        self.read_vars |= {v for v in program.outs if isinstance(v, int)}
+        outer, self.read_vars = self.read_vars, read_variables(program.instrs, program.outs)
         for i, instr in enumerate(program.instrs):
             self.detached = differentiated.isdisjoint(instr.outs)
             ins = [self.literal(v) if isinstance(v, Lit) else env[v] for v in instr.ins]
             for var, value in zip(instr.outs, self.apply(instr, ins), strict=True):
                 env[var] = value
-            for v in last[i] if self.seen is None else ():
+            for v in last[i] if self.seen is None else ():  # id arrays are freed early
                 env.pop(v, None)
         self.read_vars = outer
         if self.seen is not None:
@@ -96,13 +94,14 @@ class Lifter:
         varying = [not isinstance(v, Const) for v in values]
         memo = (id(program), tuple(varying))
         if memo not in self.prepared:
-            _, found = varying_outputs(program, varying)
             inputs = [v for v, flag in zip(program.ins, varying, strict=True) if flag]
+            found = dependents(program.instrs, inputs)
             # The program itself is kept: its identity is the key.
             self.prepared[memo] = (program, roll_program(program, found, inputs))
 
         def opaque(instr: Instr) -> bool:
-            return id(instr) in self.forced or (instr.prim not in self.rules and instr.prim not in MOVES)
+            known = instr.prim in self.rules or primitive(instr.prim).move is not None
+            return id(instr) in self.forced or not known
 
         return close_regions(self.prepared[memo][1], varying, opaque)
 
@@ -110,11 +109,12 @@ class Lifter:
         """Apply one equation: by NumPy or JAX on constants, by its rule, or as an opaque call."""
         self.ctx.offset += 1
         self.instr = instr
-        if all(isinstance(v, Const) for v in ins):
+        if all_constant(ins):
             return self.fold(instr, ins)
         try:
-            if instr.prim in MOVES:
-                return apply_move(instr, [self.ids(v) for v in ins])
+            move = primitive(instr.prim).move
+            if move is not None:
+                return list(move(instr, *[self.ids(v) for v in ins]))
             if instr.prim in self.rules:
                 return self.rules[instr.prim](self, instr, ins)
             reason = "no rule for this primitive"
@@ -126,29 +126,16 @@ class Lifter:
             reason = "indices or predicate known only at run time"
         return self.rules["opaque"](self, instr, ins, reason)
 
-    def fold(self, instr: Instr, ins: Sequence[Const]) -> list[Const]:
+    def fold(self, instr: Instr, ins: Sequence[Const]) -> list[Value]:
         """Apply an equation to constants: a step of the prelude."""
         batch = max([c.shape[0] for c in ins], default=1)
         outs = [((batch, *shape_of(a)), a.dtype) for a in instr.out_avals]
 
-        def step(xp: Any, *values: Any) -> Any:
-            if xp is np:
-                if instr.prim in MOVES:
-                    return tuple(apply_move(instr, values))
-                if instr.prim in NUMPY:
-                    return (self.fold_numpy(instr, values),)
-                if instr.prim in FOLDS:
-                    return (FOLDS[instr.prim](instr, values),)
-            return bind_batched(instr, values, batch, known=xp is np)
+        def step(xp: ModuleType, *values: Known) -> tuple[Known, ...]:
+            folded = fold_instr(instr, values) if xp is np else None
+            return bind_batched(instr, values, batch, known=xp is np) if folded is None else tuple(folded)
 
-        return self.constants.apply(step, ins, outs)
-
-    @staticmethod
-    def fold_numpy(instr: Instr, values: Sequence[Any]) -> np.ndarray:
-        rank = 1 + len(instr.out_avals[0].shape)
-        full = [v.reshape(v.shape[0], *[1] * (rank - v.ndim), *v.shape[1:]) for v in values]
-        with np.errstate(all="ignore"):
-            return np.asarray(NUMPY[instr.prim](instr.params, *full), instr.out_avals[0].dtype)
+        return list(self.constants.apply(step, ins, outs))
 
     # Values
 
@@ -180,28 +167,27 @@ class Lifter:
     def _base(self, lead: int) -> np.ndarray:
         return self.ctx.keys if lead == self.ctx.batch else self.ctx.keys[:1]
 
-    def add_inputs(self, n: int, dtype: Any) -> np.ndarray:
-        block = self.pool.add(INPUT, n, dtype, np.full(1, -1, np.int64), 0)
+    def add_inputs(self, n: int, dtype: DType) -> np.ndarray:
+        block = self.pool.add(Block(INPUT, n, dtype, np.full(1, -1, np.int64), 0))
         return np.arange(block.start, block.stop, dtype=np.int32)
 
-    def add_carries(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        n = int(np.prod(shape, dtype=np.int64))
-        block = self.pool.add(CARRY, n, dtype, np.full(1, -1, np.int64), 0, instr=self.instr)
+    def add_carries(self, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
+        n = size_of(shape)
+        block = self.pool.add(Block(CARRY, n, dtype, np.full(1, -1, np.int64), 0, instr=self.instr))
         return np.arange(block.start, block.stop, dtype=np.int32).reshape(shape)
 
-    def add_op(self, op: Any, operands: Sequence[np.ndarray], dtype: Any) -> np.ndarray:
+    def add_op(self, op: Op, operands: Sequence[np.ndarray], dtype: DType) -> np.ndarray:
         """Write y = op(operands) at every place of equally shaped id arrays."""
         shape = operands[0].shape
-        n = int(np.prod(shape, dtype=np.int64))
+        n = size_of(shape)
         flat = [np.ascontiguousarray(o).reshape(-1) for o in operands]
         lead = shape[0] if n else 1
-        block = self.pool.add(
-            OP, n, dtype, self._base(lead), self.ctx.offset, instr=self.instr, op=op, operands=flat
-        )
+        when = self._base(lead), self.ctx.offset
+        block = self.pool.add(Block(OP, n, dtype, *when, instr=self.instr, op=op, operands=flat))
         return np.arange(block.start, block.stop, dtype=np.int32).reshape(shape)
 
     def add_rows(
-        self, ptr: np.ndarray, cols: np.ndarray, coefs: np.ndarray, shape: Any, dtype: Any
+        self, ptr: np.ndarray, cols: np.ndarray, coefs: np.ndarray, shape: Sequence[int], dtype: DType
     ) -> np.ndarray:
         """Write y = Σ coef · col for every row of a CSR matrix; an empty row is a constant zero."""
         empty = np.diff(ptr) == 0
@@ -213,73 +199,51 @@ class Lifter:
             if full.size:
                 out[full] = self.add_grouped(rows, cols, coefs, len(full), dtype, lead % self.ctx.batch)
             return out.reshape(shape)
-        block = self.pool.add(
-            ROW,
-            len(ptr) - 1,
-            dtype,
-            self._base(shape[0]),
-            self.ctx.offset,
-            instr=self.instr,
-            ptr=ptr.astype(np.int64),
-            cols=np.ascontiguousarray(cols, np.int32),
-            coefs=np.ascontiguousarray(coefs, np.int32),
-        )
-        return np.arange(block.start, block.stop, dtype=np.int32).reshape(shape)
+        return self._add_csr(ptr, cols, coefs, self._base(shape[0]), dtype).reshape(shape)
 
-    def add_sum(self, terms: np.ndarray, coefs: np.ndarray | int, dtype: Any) -> np.ndarray:
+    def _add_csr(
+        self, ptr: np.ndarray, cols: np.ndarray, coefs: np.ndarray, base: np.ndarray, dtype: DType
+    ) -> np.ndarray:
+        block = Block(ROW, len(ptr) - 1, dtype, base, self.ctx.offset, instr=self.instr)
+        block.ptr = ptr.astype(np.int64)
+        block.cols, block.coefs = (np.ascontiguousarray(part, np.int32) for part in (cols, coefs))
+        self.pool.add(block)
+        return np.arange(block.start, block.stop, dtype=np.int32)
+
+    def add_sum(self, terms: np.ndarray, coefs: np.ndarray | int, dtype: DType) -> np.ndarray:
         """Write y = Σ over the last axis of terms [*shape, t]."""
         shape, t = terms.shape[:-1], terms.shape[-1]
-        n = int(np.prod(shape, dtype=np.int64))
+        n = size_of(shape)
         coefs = np.broadcast_to(np.asarray(coefs, np.int32), terms.shape)
         return self.add_rows(np.arange(n + 1) * t, terms.reshape(-1), coefs.reshape(-1), shape, dtype)
 
     def add_grouped(
-        self, rows: np.ndarray, cols: np.ndarray, coefs: np.ndarray, n: int, dtype: Any, lead: np.ndarray
+        self, rows: np.ndarray, cols: np.ndarray, coefs: np.ndarray, n: int, dtype: DType, lead: np.ndarray
     ) -> np.ndarray:
         """Write n rows from unordered (row, col, coef) triplets; `lead` says in which iteration each row is."""
         order = np.argsort(rows, kind="stable")
         ptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))])
-        block = self.pool.add(
-            ROW,
-            n,
-            dtype,
-            self.ctx.keys[lead],
-            self.ctx.offset,
-            instr=self.instr,
-            ptr=ptr.astype(np.int64),
-            cols=np.ascontiguousarray(cols[order], np.int32),
-            coefs=np.ascontiguousarray(coefs[order], np.int32),
-        )
-        return np.arange(block.start, block.stop, dtype=np.int32)
+        return self._add_csr(ptr, cols[order], coefs[order], self.ctx.keys[lead], dtype)
 
     def add_call(
         self,
         spec: CallSpec,
         cols: Sequence[np.ndarray],
         data: list[Const],
-        dtypes: list[Any],
-        col_dtypes: list[Any],
+        dtypes: list[DType],
+        col_dtypes: list[DType],
     ) -> np.ndarray:
         """Write the outputs [instances, m] of a call; columns are int32[1 | batch]."""
         n = max([c.shape[0] for c in cols] + [d.shape[0] for d in data], default=1)
         operands = [np.broadcast_to(c, (n,)) for c in cols]
-        block = self.pool.add(
-            CALL,
-            n * spec.m,
-            None,
-            self._base(n),
-            self.ctx.offset,
-            instr=self.instr,
-            operands=operands,
-            spec=spec,
-            data=data,
-            dtypes=dtypes,
-            col_dtypes=col_dtypes,
-        )
+        block = Block(CALL, n * spec.m, np.dtype(object), self._base(n), self.ctx.offset, instr=self.instr)
+        block.operands, block.spec, block.data = operands, spec, data
+        block.dtypes, block.col_dtypes = dtypes, col_dtypes
+        self.pool.add(block)
         return np.arange(block.start, block.stop, dtype=np.int32).reshape(n, spec.m)
 
 
-def bind_batched(instr: Instr, values: Sequence[Any], batch: int, known: bool) -> tuple[Any, ...]:
+def bind_batched(instr: Instr, values: Sequence[Known], batch: int, known: bool) -> tuple[Known, ...]:
     """Apply an equation with JAX, over the leading axis; known values stay known inside the caller's jit."""
     if known:
         with jax.ensure_compile_time_eval():
@@ -294,61 +258,15 @@ def bind_batched(instr: Instr, values: Sequence[Any], batch: int, known: bool) -
     return tuple(outs)
 
 
-def _extended(value: Any) -> bool:
+def _extended(value: Known) -> bool:
     return jnp.issubdtype(value.dtype, jax.dtypes.extended)
-
-
-def _last_uses(program: Program) -> list[list[int]]:
-    """For each equation the variables nobody reads after it: id arrays are freed early."""
-    keep = {v for v in program.outs if isinstance(v, int)}
-    last: list[list[int]] = [[] for _ in program.instrs]
-    for i in range(len(program.instrs) - 1, -1, -1):
-        for v in program.instrs[i].ins:
-            if isinstance(v, int) and v not in keep:
-                keep.add(v)
-                last[i].append(v)
-    return last
-
-
-FLAT = frozenset(
-    [
-        "sign",
-        "floor",
-        "ceil",
-        "round",
-        "is_finite",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "eq_to",
-        "lt_to",
-        "le_to",
-        "and",
-        "or",
-        "xor",
-        "not",
-        "stop_gradient",
-        "argmax",
-        "argmin",
-        "nextafter",
-        "shift_left",
-        "shift_right_logical",
-        "shift_right_arithmetic",
-        "population_count",
-        "clz",
-    ]
-)
-"""Primitives whose derivative is zero."""
 
 
 def differentiated_vars(program: Program) -> set[int]:
     """Return the variables through which a derivative of the outputs may flow."""
     found = {v for v in program.outs if isinstance(v, int)}
     for instr in reversed(program.instrs):
-        if instr.prim not in FLAT and not found.isdisjoint(instr.outs):
+        if not primitive(instr.prim).flat and not found.isdisjoint(instr.outs):
             found.update(
                 v
                 for v, a in zip(instr.ins, instr.in_avals, strict=True)

@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 
 from gnewt.graph import Kind, Output
-from gnewt.trace.carries import Loop
-from gnewt.trace.constants import Const, Unknown
-from gnewt.trace.jaxpr import Instr, Lit, Program
+from gnewt.jaxprs import Instr, Lit, Program, is_float, shape_of
+from gnewt.jaxprs.primitives import primitive
+from gnewt.trace.constants import Const, Unknown, all_constant
 from gnewt.trace.lift import Context, Lifter, Seen, Value
-from gnewt.trace.loops import stack_iterations
-from gnewt.trace.regions import NeedRegion
-from gnewt.trace.rules import MOVES, Opaque, is_float, shape_of
+from gnewt.trace.loop_carries import LoopCarries
+from gnewt.trace.loop_rules import stack_iterations
+from gnewt.trace.opaque_regions import NeedRegion
+from gnewt.trace.rules import Opaque
 
 _TAKES = {"gather", "dynamic_slice", "dynamic_update_slice", "scatter", "select_n", "convert_element_type"}
-"""Primitives besides `MOVES` whose results may be scalars of their operands."""
+"""Primitives besides those that only move data whose results may be scalars of their operands."""
 
 Env = dict[int, Value]
 
@@ -140,7 +141,7 @@ class _Follower:
     def _moved(self, program: Program, instr: Instr, env: Env) -> list[Value] | None:
         """Apply an equation that moves scalars about; None where it computes, or where indices may change."""
         ins = [self._read(program, env, v) for v in instr.ins]
-        if all(isinstance(v, Const) for v in ins):
+        if all_constant(ins):
             # Values are needed for indices alone, and then only such as no call can change.
             if (
                 not all(v.fixed for v in ins)
@@ -148,11 +149,11 @@ class _Follower:
                 or any(is_float(a.dtype) for a in instr.out_avals)
             ):
                 return [self.lift.constants.add_input(None, shape_of(a), a.dtype) for a in instr.out_avals]
-        elif instr.prim not in MOVES and instr.prim not in _TAKES:
+        elif primitive(instr.prim).move is None and instr.prim not in _TAKES:
             return None
         watched = len(self.lift.constants.watched)
         try:
-            found = self.lift.apply(instr, ins)
+            found = self.lift.apply(instr, list(ins))
         except (Opaque, Unknown, NeedRegion):
             return None
         return found if len(self.lift.constants.watched) == watched else None
@@ -190,7 +191,7 @@ class _Follower:
         return stack_iterations(found, outer.batch, length)
 
 
-def _spoiled(loop: Loop) -> set[int]:
+def _spoiled(loop: LoopCarries) -> set[int]:
     """Variables of the body whose ids are not their values: carries that nobody needs, and partial sums."""
     first = loop.spec.num_consts
     bad = {

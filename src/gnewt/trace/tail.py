@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gnewt.trace.constants import PLUS, Constants
-from gnewt.trace.pool import CALL, ROW, Pool
+from gnewt.trace.scalar_pool import CALL, ROW, Pool
 
 
 def peel(

@@ -7,12 +7,16 @@ sparsity is read off the expression: a product couples its factors, a sum couple
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeAlias
 
+import jax
 import numpy as np
 
-Ref = tuple[str, int]
+from gnewt.jaxprs.compat import DType
+from gnewt.jaxprs.primitives import Curvature
+
+Ref: TypeAlias = tuple[str, int]
 """("a", i): argument i; ("c", j): constant j; ("n", l): node l."""
 
 
@@ -20,14 +24,13 @@ Ref = tuple[str, int]
 class Op:
     """A scalar operation with what is known about its derivatives."""
 
-    key: Any
+    key: Hashable
     name: str
-    fn: Callable
+    fn: Callable[[Sequence[jax.Array]], jax.Array]
     """fn(list of scalars) → scalar."""
     active: tuple[bool, ...] | None = None
     """Which operands have a derivative; all if None."""
-    curved: Any = "all"
-    """"all", "none", or the pairs (i, j) of operands with a second derivative."""
+    curved: Curvature = "all"
 
     def is_active(self, i: int) -> bool:
         return self.active is None or self.active[i]
@@ -47,9 +50,9 @@ class Template:
     """An expression DAG: nodes in topological order, the last reference is the value."""
 
     index: int
-    args: tuple[Any, ...]
+    args: tuple[DType, ...]
     """dtype of each argument."""
-    consts: tuple[Any, ...]
+    consts: tuple[DType, ...]
     """dtype of each constant column."""
     nodes: tuple[tuple[Op, tuple[Ref, ...]], ...]
     out: Ref
@@ -58,10 +61,10 @@ class Template:
     def k(self) -> int:
         return len(self.args)
 
-    def evaluate(self, args: Sequence[Any], consts: Sequence[Any]) -> Any:
+    def evaluate(self, args: Sequence[jax.Array], consts: Sequence[jax.Array]) -> jax.Array:
         """Evaluate on scalars."""
-        values: list[Any] = []
-        env = {"a": args, "c": consts, "n": values}
+        values: list[jax.Array] = []
+        env: dict[str, Sequence[jax.Array]] = {"a": args, "c": consts, "n": values}
         for op, refs in self.nodes:
             values.append(op.fn([env[tag][i] for tag, i in refs]))
         tag, i = self.out
@@ -101,8 +104,8 @@ class TemplateTable:
 
     def __init__(self) -> None:
         self.templates: list[Template] = []
-        self._by_key: dict[Any, Template] = {}
-        self._composed: dict[Any, Template] = {}
+        self._by_key: dict[Hashable, Template] = {}
+        self._composed: dict[Hashable, Template] = {}
 
     def _intern(
         self, args: tuple, consts: tuple, nodes: list[tuple[Op, tuple[Ref, ...]]], out: Ref
@@ -113,11 +116,11 @@ class TemplateTable:
             self.templates.append(self._by_key[key])
         return self._by_key[key]
 
-    def leaf(self, dtype: Any) -> Template:
+    def leaf(self, dtype: DType) -> Template:
         """The template of a slot."""
         return self._intern((dtype,), (), [], ("a", 0))
 
-    def constant(self, dtype: Any) -> Template:
+    def constant(self, dtype: DType) -> Template:
         """The template of a constant."""
         return self._intern((), (dtype,), [], ("c", 0))
 
@@ -128,10 +131,9 @@ class TemplateTable:
         memo = (op.key, tuple(c.index for c in children), args, consts)
         if memo in self._composed:
             return self._composed[memo]
-        arg_dtypes: list[Any] = [None] * (max(args, default=-1) + 1)
-        const_dtypes: list[Any] = [None] * (max(consts, default=-1) + 1)
+        arg_dtypes, const_dtypes = {}, {}
         nodes: list[tuple[Op, tuple[Ref, ...]]] = []
-        known: dict[Any, int] = {}
+        known: dict[Hashable, int] = {}
 
         def add(node_op: Op, refs: tuple[Ref, ...]) -> Ref:
             key = (node_op.key, refs)
@@ -145,20 +147,17 @@ class TemplateTable:
         for child in children:
             amap, cmap = args[at_arg : at_arg + child.k], consts[at_const : at_const + len(child.consts)]
             at_arg, at_const = at_arg + child.k, at_const + len(child.consts)
-            for i, dtype in zip(amap, child.args, strict=True):
-                arg_dtypes[i] = dtype
-            for i, dtype in zip(cmap, child.consts, strict=True):
-                const_dtypes[i] = dtype
-            local: list[Ref] = []
-
-            def move(ref: Ref, amap: Any = amap, cmap: Any = cmap, local: Any = local) -> Ref:
-                tag, i = ref
-                return ("a", amap[i]) if tag == "a" else ("c", cmap[i]) if tag == "c" else local[i]
-
-            for node_op, refs in child.nodes:
-                local.append(add(node_op, tuple(move(r) for r in refs)))
-            outs.append(move(child.out))
-        template = self._intern(tuple(arg_dtypes), tuple(const_dtypes), nodes, add(op, tuple(outs)))
+            arg_dtypes.update(zip(amap, child.args, strict=True))
+            const_dtypes.update(zip(cmap, child.consts, strict=True))
+            # References of the child → references of the new template.
+            moved: dict[Ref, Ref] = {("a", i): ("a", j) for i, j in enumerate(amap)}
+            moved |= {("c", i): ("c", j) for i, j in enumerate(cmap)}
+            for i, (node_op, refs) in enumerate(child.nodes):
+                moved["n", i] = add(node_op, tuple(moved[r] for r in refs))
+            outs.append(moved[child.out])
+        arg_types = tuple(arg_dtypes[i] for i in range(len(arg_dtypes)))
+        const_types = tuple(const_dtypes[i] for i in range(len(const_dtypes)))
+        template = self._intern(arg_types, const_types, nodes, add(op, tuple(outs)))
         # add() appends the final node, so the interned tuple must be taken after it.
         self._composed[memo] = template
         return template
@@ -170,14 +169,11 @@ def row_op(signs: tuple[int, ...]) -> Op:
     columns = [t for t, s in enumerate(signs) if s == 2]
     place = {t: count + j for j, t in enumerate(columns)}
 
-    def fn(values: list[Any]) -> Any:
-        total = None
-        for t, sign in enumerate(signs):
-            term = values[t] if sign != 2 else values[place[t]] * values[t]
-            if total is None:
-                total = -term if sign == 1 else term
-            else:
-                total = total - term if sign == 1 else total + term
+    def fn(values: Sequence[jax.Array]) -> jax.Array:
+        terms = [values[t] if sign != 2 else values[place[t]] * values[t] for t, sign in enumerate(signs)]
+        total = -terms[0] if signs[0] == 1 else terms[0]
+        for term, sign in zip(terms[1:], signs[1:], strict=True):
+            total = total - term if sign == 1 else total + term
         return total
 
     pairs = tuple((t, place[t]) for t in columns)

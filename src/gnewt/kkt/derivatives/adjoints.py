@@ -5,8 +5,7 @@ Runs once per iterate, segment by segment of the layout, in reverse. It is the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +14,7 @@ from jax import Array
 from jaxtyping import Float
 
 from gnewt.graph import UNROLL, Batch, Family, Irregular, Maps, Rounds, RoundStep, Structure, take_places
+from gnewt.jaxprs.compat import Numeric
 from gnewt.kkt.derivatives.local import Jacobian
 
 _MANY = 256
@@ -45,7 +45,7 @@ def sweep_duals(
 
 
 def pull_back(
-    family: Family, rows: Array, shared: dict[int, Any], lam: Array | Sequence[Array]
+    family: Family, rows: Array, shared: Mapping[int, Numeric], lam: Array | Sequence[Array]
 ) -> list[Array | None] | Array:
     """Return Jᵀλ for a batch: rows[b, nonzeros], λ[m, b]; one vector for each argument, None where J vanishes."""
     outs, args = np.nonzero(family.jac_pattern)
@@ -80,7 +80,9 @@ def _sweep_rounds(
     ends = np.cumsum([num_state, rounds.num_slots, num_fixed])
     size = int(ends[-1]) + rounds.moving.shape[1]
 
-    def round_(carry: tuple[Array, Array], xs: Any) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    def round_(
+        carry: tuple[Array, Array], xs: tuple[Array, list[Array]]
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         state, fixed = carry
         given, rows = xs
         # Duals of the pool: at first what the next round passes back to the state and the slots of this round.
@@ -104,7 +106,7 @@ Pull = Callable[[Array, Array, int], Array]
 """(Jacobian of a step, λ of the slots of the round, size of the pool) ↦ what it adds to the duals of the pool."""
 
 
-def _pull_vectors(family: Family, step: RoundStep, shared: dict[int, Any], maps: Maps) -> Pull:
+def _pull_vectors(family: Family, step: RoundStep, shared: Mapping[int, Numeric], maps: Maps) -> Pull:
     def pull(rows: Array, lam: Array, size: int) -> Array:
         empty = jnp.zeros(size, lam.dtype)
         if family.k == 0:
@@ -119,7 +121,7 @@ def _pull_vectors(family: Family, step: RoundStep, shared: dict[int, Any], maps:
     return pull
 
 
-def _pull_scalars(family: Family, step: RoundStep, shared: dict[int, Any], maps: Maps) -> Pull:
+def _pull_scalars(family: Family, step: RoundStep, shared: Mapping[int, Numeric], maps: Maps) -> Pull:
     """One instance with few entries: products and sums of scalars are all that is left."""
 
     def pull(rows: Array, lam: Array, size: int) -> Array:
@@ -191,7 +193,7 @@ def _sweep_irregular(
         full = back if isinstance(back, jax.Array) else jnp.stack([zero if b is None else b for b in back])
         return duals.at[args[rows]].add(full.T)
 
-    def round_(duals: Array, rows: Any) -> tuple[Array, None]:
+    def round_(duals: Array, rows: Sequence[Array]) -> tuple[Array, None]:
         for f, r in zip(loop.families[::-1], rows[::-1], strict=True):
             duals = pull(duals, f, r)
         return duals, None

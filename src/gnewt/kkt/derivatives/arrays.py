@@ -1,65 +1,57 @@
-"""Array programs: a jaxpr that is evaluated when its outputs are asked for, and that keeps costly values."""
+"""Array programs: evaluated when their outputs are asked for, and keeping costly values.
+
+In: a flat program and its inputs, some of them late. Out: its outputs, one by one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Sequence
 
-from jax.extend.core import Literal
+import jax
 
-from gnewt.kkt.derivatives.keep import COSTLY, Keeper
+from gnewt.jaxprs import Lit, Operand, Program, bind_instr, flatten_jaxpr
+from gnewt.jaxprs.compat import Numeric
+from gnewt.jaxprs.liveness import needed
+from gnewt.jaxprs.primitives import primitive
+from gnewt.kkt.derivatives.keep import Keeper
 
-_CALLS = {"jit", "pjit", "closed_call"}
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Traced:
+    """A function of arrays as a flat program, with the constants that it captures."""
+
+    program: Program
+    hoisted: list[Numeric]
+
+    @classmethod
+    def of(cls, f: Callable, *avals: jax.ShapeDtypeStruct) -> Traced:
+        """Trace f at the given shapes."""
+        hoisted: list[Numeric] = []
+        return cls(flatten_jaxpr(jax.make_jaxpr(f)(*avals), hoisted), hoisted)
 
 
 class ArrayProgram:
-    """A jaxpr at given inputs; inputs may be given late, outputs are computed when they are asked for."""
+    """A traced function at given inputs; inputs may be given late, outputs are computed when they are asked for."""
 
-    def __init__(self, closed: Any, keeper: Keeper) -> None:
-        self._jaxpr, self._keeper = closed.jaxpr, keeper
-        self._env: dict[Any, Any] = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
-        self._maker = {var: eqn for eqn in closed.jaxpr.eqns for var in eqn.outvars}
+    def __init__(self, traced: Traced, keeper: Keeper) -> None:
+        self._program, self._keeper = traced.program, keeper
+        self._env: dict[int, Numeric] = {var: traced.hoisted[at] for var, at in traced.program.consts}
 
-    def give(self, first: int, values: Sequence[Any]) -> None:
+    def give(self, first: int, values: Sequence[Numeric]) -> None:
         """Set the inputs from number `first` on."""
-        self._env.update(zip(self._jaxpr.invars[first : first + len(values)], values, strict=True))
+        self._env.update(zip(self._program.ins[first : first + len(values)], values, strict=True))
 
-    def get(self, number: int) -> Any:
+    def get(self, number: int) -> jax.Array:
         """Compute an output."""
-        out = self._jaxpr.outvars[number]
-        wanted = set()
-        stack = [out]
-        while stack:
-            atom = stack.pop()
-            if isinstance(atom, Literal) or atom in self._env:
-                continue
-            eqn = self._maker[atom]
-            if id(eqn) not in wanted:
-                wanted.add(id(eqn))
-                stack.extend(eqn.invars)
-        _run([eqn for eqn in self._jaxpr.eqns if id(eqn) in wanted], self._env, self._keeper)
-        return _read(self._env, out)
+        env, out = self._env, self._program.outs[number]
+        waiting = [instr for instr in self._program.instrs if instr.outs[0] not in env]
+        for instr in needed(waiting, [out])[0]:
+            outs = bind_instr(instr, [self._read(v) for v in instr.ins])
+            if primitive(instr.prim).costly:
+                outs = [self._keeper.keep(outs[0], costly=True)]
+            env.update(zip(instr.outs, outs, strict=True))
+        return self._read(out)  # type: ignore[return-value]
 
-
-def _read(env: dict[Any, Any], atom: Any) -> Any:
-    return atom.val if isinstance(atom, Literal) else env[atom]
-
-
-def _run(eqns: Sequence[Any], env: dict[Any, Any], keeper: Keeper) -> None:
-    for eqn in eqns:
-        ins = [_read(env, atom) for atom in eqn.invars]
-        if eqn.primitive.name in _CALLS:
-            inner = eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr")
-            within = dict(zip(inner.jaxpr.constvars, inner.consts, strict=True))
-            within.update(zip(inner.jaxpr.invars, ins, strict=True))
-            _run(inner.jaxpr.eqns, within, keeper)
-            outs = [_read(within, atom) for atom in inner.jaxpr.outvars]
-        else:
-            found = eqn.primitive.get_bind_params(eqn.params)
-            # Older versions of JAX return functions besides the parameters.
-            functions, params = found if isinstance(found, tuple) else ((), found)
-            outs = eqn.primitive.bind(*functions, *ins, **params)
-            outs = list(outs) if eqn.primitive.multiple_results else [outs]
-            if eqn.primitive.name in COSTLY:
-                outs = [keeper.keep(outs[0], costly=True)]
-        env.update(zip(eqn.outvars, outs, strict=True))
+    def _read(self, v: Operand) -> Numeric:
+        return v.value if isinstance(v, Lit) else self._env[v]

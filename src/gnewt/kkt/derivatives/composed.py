@@ -1,4 +1,4 @@
-"""Local derivatives of a long function, by those of its cores (`kkt.cuts`).
+"""Local derivatives of a long function, by those of its cores (`cuts`).
 
 With P_i = ∂(arguments of core i)/∂x and λ_i the adjoints of its results,
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,23 +21,27 @@ import numpy as np
 from jax import Array
 
 from gnewt.graph import Family
+from gnewt.jaxprs import flatten_jaxpr
+from gnewt.jaxprs.compat import DType, Numeric
+from gnewt.jaxprs.flatten import VALUE_CALLS
+from gnewt.jaxprs.primitives import primitive
+from gnewt.kkt.derivatives.arrays import Traced
 from gnewt.kkt.derivatives.cuts import Combination, Core, Cuts, cut
 from gnewt.kkt.derivatives.keep import Keeper
-from gnewt.kkt.derivatives.scalars import NotScalar, Program, Vectors, live_nodes
+from gnewt.kkt.derivatives.scalars import NotScalar, ScalarProgram, Vectors, live_nodes
 from gnewt.kkt.derivatives.writeout import write_out
+
+Arrays: TypeAlias = list[Array]
 
 _MAX_OPERATIONS = 3_000
 """Of all cores' derivatives together: XLA compiles about 500 a second."""
-
-_OWN_RULES = {"custom_jvp_call", "custom_vjp_call", "custom_lin", "stop_gradient", "reduce_max", "reduce_min"}
-"""Primitives whose derivative is not that of the scalar operations which compute them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CoreDerivatives:
     """∂core and ∂²(λ·core) as a scalar program."""
 
-    program: Program
+    program: ScalarProgram
     args: np.ndarray
     lam: np.ndarray
     given: list[int]
@@ -51,7 +55,7 @@ class CoreDerivatives:
 class Composition:
     """A family's function as a program, taken apart."""
 
-    program: Program
+    program: ScalarProgram
     x: np.ndarray
     data: list[np.ndarray]
     outputs: list[int]
@@ -59,16 +63,17 @@ class Composition:
     derivatives: list[CoreDerivatives]
 
 
-def compose(family: Family, closed: Any, dtype: Any) -> Composition | None:
+def compose(family: Family, traced: Traced, dtype: DType) -> Composition | None:
     """Take apart (x, *data) ↦ ψ, or return None where that is impossible or not worth it."""
-    if family.k < 2 or _has_own_rules(closed.jaxpr):
+    flat = traced.program
+    if family.k < 2 or any(primitive(instr.prim).own_rule for instr in flat.instrs):
         return None
-    program = Program(_MAX_OPERATIONS)
+    program = ScalarProgram(_MAX_OPERATIONS)
     try:
         x = program.symbols((family.k,), dtype)
-        data = [program.symbols(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars[1:]]
+        data = [program.symbols(a.shape, a.dtype) for a in (flat.avals[v] for v in flat.ins[1:])]
         with jax.ensure_compile_time_eval():
-            (y,) = write_out(program, closed.jaxpr, closed.consts, [x, *data])
+            (y,) = write_out(program, flat, traced.hoisted, [x, *data])
         outputs = y.ravel().tolist()
         cuts = cut(program, x.tolist(), outputs)
         if len(cuts.cores) < 2:
@@ -86,23 +91,12 @@ def _count(derivatives: CoreDerivatives) -> int:
     return len(live_nodes(derivatives.program, wanted))
 
 
-def _has_own_rules(jaxpr: Any) -> bool:
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name in _OWN_RULES:
-            return True
-        for inner in eqn.params.values():
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns") and _has_own_rules(inner):
-                return True
-    return False
-
-
-def _differentiate(program: Program, core: Core) -> CoreDerivatives:
+def _differentiate(program: ScalarProgram, core: Core) -> CoreDerivatives:
     """Write the derivatives of a core out."""
     kinds = [jax.ShapeDtypeStruct((), program.dtypes[a]) for a in (*core.args, *core.given)]
     count = len(core.args)
 
-    def function(args: Sequence[Any], given: Sequence[Any]) -> list[Any]:
+    def function(args: Sequence[Array], given: Sequence[Array]) -> list[Array]:
         values = dict(zip((*core.args, *core.given), (*args, *given), strict=True))
         for node in core.nodes:
             op = program.ops[node]
@@ -114,8 +108,10 @@ def _differentiate(program: Program, core: Core) -> CoreDerivatives:
             values[node] = op(*ins)
         return [values[out] for out in core.outs]
 
-    def derivatives(args: list[Any], lam: list[Any], given: list[Any], seeds: Array) -> Any:
-        def pulled(args: list[Any]) -> list[Any]:
+    def derivatives(
+        args: Arrays, lam: Arrays, given: Arrays, seeds: Array
+    ) -> tuple[list[Arrays], list[Arrays]]:
+        def pulled(args: Arrays) -> Arrays:
             return jax.vjp(lambda a: function(a, given), args)[1](lam)[0]
 
         tangents = [[seeds[i, j].astype(a.dtype) for j, a in enumerate(args)] for i in range(count)]
@@ -128,40 +124,47 @@ def _differentiate(program: Program, core: Core) -> CoreDerivatives:
     closed, shape = jax.make_jaxpr(derivatives, return_shape=True)(
         kinds[:count], lams, kinds[count:], jax.ShapeDtypeStruct(seeds.shape, seeds.dtype)
     )
-    written = Program(8 * _MAX_OPERATIONS)
+    written = ScalarProgram(8 * _MAX_OPERATIONS)
     args, lam, given = (
         np.array([written.symbols((), kind.dtype) for kind in some], np.int32)
         for some in (kinds[:count], lams, kinds[count:])
     )
     scalars = [np.asarray(node) for node in (*args, *lam, *given)]
+    hoisted: list[Numeric] = []
+    flat = flatten_jaxpr(closed, hoisted, VALUE_CALLS)
     with jax.ensure_compile_time_eval():
-        flat = write_out(written, closed.jaxpr, closed.consts, [*scalars, written.constants(seeds)])
-    first, second = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [int(v) for v in flat])
+        nodes = write_out(written, flat, hoisted, [*scalars, written.constants(seeds)])
+    first, second = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [int(v) for v in nodes])
+
+    def zero(node: int) -> bool:
+        return written.value.get(node) == 0
+
     return CoreDerivatives(
         written,
         args,
         lam,
         given.tolist(),
-        [
-            (o, a, node)
-            for a, row in enumerate(first)
-            for o, node in enumerate(row)
-            if written.value.get(node) != 0
-        ],
-        [
-            (a, b, node)
-            for a, row in enumerate(second)
-            for b, node in enumerate(row)
-            if written.value.get(node) != 0
-        ],
+        [(o, a, node) for a, row in enumerate(first) for o, node in enumerate(row) if not zero(node)],
+        [(a, b, node) for a, row in enumerate(second) for b, node in enumerate(row) if not zero(node)],
     )
+
+
+def bind_inputs(
+    family: Family, nodes: np.ndarray, data_nodes: list[np.ndarray], x: Array, data: tuple[Numeric, ...]
+) -> dict[int, Array]:
+    """Return the values of a program's inputs: x[k, n] and the data of a family, one vector for each node."""
+    inputs = dict(zip(nodes.tolist(), x, strict=True))
+    for some, values, axis in zip(data_nodes, data, family.data_axes, strict=True):
+        flat = jnp.reshape(values, (some.size,) if axis is None else (x.shape[1], some.size))
+        inputs.update({int(node): flat[..., i] for i, node in enumerate(some.ravel())})
+    return inputs
 
 
 class Composed:
     """Derivatives by those of the cores."""
 
     def __init__(
-        self, made: Composition, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
+        self, made: Composition, family: Family, x: Array, data: tuple[Numeric, ...], keeper: Keeper
     ) -> None:
         self._made, self._family, self._n, self._dtype, self._keeper = (
             made,
@@ -170,10 +173,7 @@ class Composed:
             x.dtype,
             keeper,
         )
-        inputs = dict(zip(made.x.tolist(), x, strict=True))
-        for nodes, values, axis in zip(made.data, data, family.data_axes, strict=True):
-            flat = jnp.reshape(values, (nodes.size,) if axis is None else (self._n, nodes.size))
-            inputs.update({int(node): flat[..., i] for i, node in enumerate(nodes.ravel())})
+        inputs = bind_inputs(family, made.x, made.data, x, data)
         cores = made.cuts.cores
         read = dict.fromkeys(node for core in cores for node in (*core.args, *core.given))
         values = Vectors(made.program, inputs, [*read, *made.outputs], keeper)
@@ -192,14 +192,15 @@ class Composed:
         """Base → its derivatives along x, [k, n]; of inputs they are unit vectors, not stored."""
         self._columns = [self._sweep(core, jac) for core, jac in zip(cores, self._jacobians, strict=True)]
 
-    def _sweep(self, core: Core, jacobian: list[tuple[int, int, Any]]) -> dict[int, Array]:
+    def _sweep(self, core: Core, jacobian: list[tuple[int, int, Numeric]]) -> dict[int, Array]:
         """Return P_i by arguments, and set the tangents of the core's results."""
         used = sorted({a for _, a, _ in jacobian})
         rows = dict(zip(used, self._keep([self._combine(core.args[a]) for a in used]), strict=True))
-        results: list[Any] = [None] * len(core.outs)
+        results: list[Array | None] = [None] * len(core.outs)
         for o, a, v in jacobian:
             term = jnp.asarray(v, self._dtype) * rows[a]
-            results[o] = term if results[o] is None else results[o] + term
+            so_far = results[o]
+            results[o] = term if so_far is None else so_far + term
         empty = jnp.zeros((self._family.k, 1), self._dtype)
         kept = self._keep([empty if r is None else r for r in results])
         self._tangents.update(zip(core.outs, kept, strict=True))
@@ -216,7 +217,7 @@ class Composed:
     def _combine(self, node: int) -> Array:
         """Return the tangents of a node between the cores."""
         unit = np.zeros((self._family.k, 1))
-        total: Any = None
+        total: Array | None = None
         place = {int(s): i for i, s in enumerate(self._made.x)}
         for base, c in self._made.cuts.combination[node].items():
             if base in place:
@@ -237,11 +238,11 @@ class Composed:
     def hessian(self, lam: Array | None) -> Array:
         """Return ∂²(λ·ψ)[k, k, n]."""
         made, k, n = self._made, self._family.k, self._n
-        adjoints: dict[int, Any] = {}
+        adjoints: dict[int, Array] = {}
         weights = jnp.ones((1, n), self._dtype) if lam is None else lam
         for node, weight in zip(made.outputs, weights, strict=True):
             _push(adjoints, made.cuts.combination[node], weight)
-        total: Any = jnp.zeros((k, k, n), self._dtype)
+        total = jnp.zeros((k, k, n), self._dtype)
         for core, derivatives, vectors, jacobian, rows in reversed(
             list(
                 zip(
@@ -258,14 +259,14 @@ class Composed:
             duals = [adjoints.get(out, zero) for out in core.outs]
             duals = list(self._keeper.keep(jnp.stack(duals), costly=False)) if duals else []
             vectors.give(derivatives.lam, duals)
-            back: dict[int, Any] = {}
+            back: dict[int, Array] = {}
             for o, a, v in jacobian:
                 term = jnp.asarray(v, self._dtype) * duals[o]
                 back[a] = back[a] + term if a in back else term
             for a, v in back.items():
                 _push(adjoints, made.cuts.combination[core.args[a]], v)
             found = vectors.get([node for *_, node in derivatives.hessian])
-            products: dict[int, Any] = {}
+            products: dict[int, Array] = {}
             for (a, b, _), v in zip(derivatives.hessian, found, strict=True):
                 term = jnp.asarray(v, self._dtype) * rows[b]
                 products[a] = products[a] + term if a in products else term
@@ -276,7 +277,7 @@ class Composed:
         return total
 
 
-def _push(adjoints: dict[int, Any], combination: Combination, weight: Any) -> None:
+def _push(adjoints: dict[int, Array], combination: Combination, weight: Array) -> None:
     for base, c in combination.items():
         term = c * weight
         adjoints[base] = adjoints[base] + term if base in adjoints else term

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gnewt.kkt.derivatives.scalars import Program, live_nodes
+from gnewt.kkt.derivatives.scalars import ScalarProgram, live_nodes
 
 _MAX_PLACES = 40
 """Narrow places that are considered: every pair of them is priced."""
@@ -43,7 +43,7 @@ class Cuts:
     """Node → its combination, for arguments of cores and outputs."""
 
 
-def cut(program: Program, x: Sequence[int], outputs: Sequence[int]) -> Cuts:
+def cut(program: ScalarProgram, x: Sequence[int], outputs: Sequence[int]) -> Cuts:
     """Take a program apart where second derivatives become cheapest."""
     nodes = live_nodes(program, outputs)
     depends = set(x)
@@ -71,7 +71,7 @@ def cut(program: Program, x: Sequence[int], outputs: Sequence[int]) -> Cuts:
     return Cuts(tuple(cores), {node: made.get(node, {}) for node in wanted})
 
 
-def _linear_terms(program: Program, node: int, depends: set[int]) -> list[tuple[int, float]] | None:
+def _linear_terms(program: ScalarProgram, node: int, depends: set[int]) -> list[tuple[int, float]] | None:
     """Return [(argument, coefficient)] where a node is linear in what moves, up to a constant; else None."""
     name, args = program.names[node], program.args[node]
     if not np.issubdtype(program.dtypes[node], np.floating):
@@ -95,7 +95,7 @@ def _linear_terms(program: Program, node: int, depends: set[int]) -> list[tuple[
     return None
 
 
-def _narrow_places(program: Program, moving: list[int], outputs: Sequence[int], size: int) -> list[int]:
+def _narrow_places(program: ScalarProgram, moving: list[int], outputs: Sequence[int], size: int) -> list[int]:
     """Choose places between nodes where few values are alive, ends included."""
     at = {node: i for i, node in enumerate(moving)}
     last = {a: i for i, node in enumerate(moving) for a in program.args[node] if a in at}
@@ -115,7 +115,7 @@ def _narrow_places(program: Program, moving: list[int], outputs: Sequence[int], 
 
 
 def _cheapest(
-    program: Program,
+    program: ScalarProgram,
     moving: list[int],
     linear: dict[int, list[tuple[int, float]] | None],
     places: list[int],
@@ -139,7 +139,9 @@ def _cheapest(
     return cuts[::-1]
 
 
-def _price(program: Program, core: Core, linear: dict[int, list[tuple[int, float]] | None], size: int) -> int:
+def _price(
+    program: ScalarProgram, core: Core, linear: dict[int, list[tuple[int, float]] | None], size: int
+) -> int:
     """Estimate the operations for a core's share of the second derivatives along `size` directions.
 
     A value that depends on d arguments takes part in about 3d operations of a scalar program, which count three times
@@ -179,7 +181,7 @@ def _price(program: Program, core: Core, linear: dict[int, list[tuple[int, float
 
 
 def _core(
-    program: Program,
+    program: ScalarProgram,
     piece: list[int],
     linear: dict[int, list[tuple[int, float]] | None],
     depends: set[int],

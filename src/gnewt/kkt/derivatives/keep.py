@@ -12,13 +12,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-_CIRCULAR = ("sin", "cos", "tan", "asin", "acos", "atan", "atan2")
-_HYPERBOLIC = ("sinh", "cosh", "tanh", "asinh", "acosh", "atanh")
-_POWERS = ("exp", "exp2", "expm1", "log", "log2", "log1p", "logistic", "pow", "sqrt", "rsqrt", "cbrt")
-_SPECIAL = ("erf", "erfc", "erf_inv", "lgamma", "digamma", "bessel_i0e", "bessel_i1e", "igamma", "igammac")
-COSTLY = {*_CIRCULAR, *_HYPERBOLIC, *_POWERS, *_SPECIAL, "regularized_incomplete_beta"}
-"""Elementwise operations that cost much more than a multiplication."""
-
 
 class Keeper:
     """Keeps values of one computation, whose inputs are x."""

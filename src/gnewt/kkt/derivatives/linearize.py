@@ -11,7 +11,6 @@ elsewhere. Hessians of λ·Φ are forward-over-reverse; no third-order tensor is
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +18,8 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from gnewt.graph import Data, Structure, apply_family, forward
+from gnewt.graph import Data, Maps, Structure, apply_family, forward
+from gnewt.jaxprs.compat import DType
 from gnewt.kkt.derivatives.adjoints import pull_back, sweep_duals
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.local import Jacobian, local_derivatives
@@ -43,7 +43,7 @@ class LocalModels:
 
 def linearize(
     structure: Structure,
-    maps: Any,
+    maps: Maps,
     data: Data,
     x: Float[Array, " N"],
     curvature: str = "exact",
@@ -87,7 +87,7 @@ def linearize(
     return LocalModels(keeper.seal(value), s, duals, flat)
 
 
-def _in_precision(jacobian: Jacobian, dtype: Any) -> Jacobian:
+def _in_precision(jacobian: Jacobian, dtype: DType) -> Jacobian:
     """Round to the precision of the slots: a function may compute in a higher one."""
     shared = {e: jnp.asarray(v, dtype) for e, v in jacobian.shared.items()}
     return Jacobian(jnp.asarray(jacobian.rows, dtype), shared)

@@ -1,15 +1,16 @@
 """Local derivatives of a family at all its instances: J and H for a node, value, gradient and H for a loss.
 
-Three routes. A small function is written out as a scalar program (`kkt.scalars`) of its own derivatives, where
+Three routes. A small function is written out as a scalar program (`scalars`) of its own derivatives, where
 everything that is structurally zero, equal or linear has vanished. A longer one is taken apart into such
-functions (`kkt.composed`). Any other is differentiated by JAX under vmap, forward over reverse, along the arguments
+functions (`composed`). Any other is differentiated by JAX under vmap, forward over reverse, along the arguments
 in which it is not linear.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,17 @@ import numpy as np
 from jax import Array
 
 from gnewt.graph import Family, Structure, take_places
-from gnewt.kkt.derivatives.arrays import ArrayProgram
-from gnewt.kkt.derivatives.composed import Composed, Composition, compose
+from gnewt.jaxprs import flatten_jaxpr
+from gnewt.jaxprs.compat import DType, Numeric
+from gnewt.jaxprs.flatten import VALUE_CALLS, count_equations
+from gnewt.kkt.derivatives.arrays import ArrayProgram, Traced
+from gnewt.kkt.derivatives.composed import Composed, Composition, bind_inputs, compose
 from gnewt.kkt.derivatives.keep import Keeper
-from gnewt.kkt.derivatives.scalars import NotScalar, Program, Vectors, live_nodes
+from gnewt.kkt.derivatives.scalars import NotScalar, ScalarProgram, Vectors, live_nodes
 from gnewt.kkt.derivatives.writeout import write_out
+
+Kinds: TypeAlias = tuple[tuple[tuple[int, ...], DType], ...]
+"""Shape and dtype of each data array of a family."""
 
 MAX_OPERATIONS = 3_000
 """Operations that may remain: XLA compiles about 500 a second."""
@@ -38,12 +45,6 @@ def affordable(n: int, equations: int) -> int:
     cartpole: 1,500 operations), writing them out costs nothing more.
     """
     return min(MAX_OPERATIONS, max(64 + 16 * n, equations))
-
-
-def _count_equations(jaxpr: Any) -> int:
-    """Count the equations of a jaxpr, those of its calls included."""
-    inner = [getattr(p, "jaxpr", p) for eqn in jaxpr.eqns for p in eqn.params.values() if hasattr(p, "eqns")]
-    return len(jaxpr.eqns) + sum(_count_equations(j) for j in inner)
 
 
 class Local(Protocol):
@@ -67,11 +68,11 @@ class Jacobian:
     """∂ψ at the nonzeros of the pattern: rows[n, nonzeros], and the entries that all instances share."""
 
     rows: Array
-    shared: dict[int, Any]
+    shared: Mapping[int, Numeric]
 
 
 def local_derivatives(
-    structure: Structure, f: int, x: Array, data: tuple[Any, ...], keeper: Keeper
+    structure: Structure, f: int, x: Array, data: tuple[Numeric, ...], keeper: Keeper
 ) -> Written | InParts | Differentiated:
     """Return the derivatives of family f at x[k, n]: all its instances, or any other number."""
     family = structure.families[f]
@@ -90,7 +91,7 @@ def local_derivatives(
     return Differentiated(traced, family, x, data, keeper)
 
 
-def _of_one(family: Family, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> list[jax.ShapeDtypeStruct]:
+def _of_one(family: Family, kinds: Kinds) -> list[jax.ShapeDtypeStruct]:
     """Return the data of one instance."""
     return [
         jax.ShapeDtypeStruct(shape if axis is None else shape[1:], kind)
@@ -105,7 +106,7 @@ def _of_one(family: Family, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> l
 class _Written:
     """The derivatives of a family as one program: its inputs and outputs as nodes."""
 
-    program: Program
+    program: ScalarProgram
     x: np.ndarray
     lam: np.ndarray
     data: list[np.ndarray]
@@ -114,7 +115,7 @@ class _Written:
     hessian: list[int]
 
 
-def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]) -> _Written | None:
+def _write(family: Family, dtype: DType, kinds: Kinds) -> _Written | None:
     """Write the derivatives of a family out, or return None where that is impossible or too long."""
     local = _of_one(family, kinds)
     entries = int(family.jac_pattern.sum() + np.tril(family.hess_pattern).sum())
@@ -125,7 +126,7 @@ def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
     seeds = np.eye(family.k)
 
     def derivatives(
-        x: Array, lam: Array, seeds: Array, some: Array, *data: Any
+        x: Array, lam: Array, seeds: Array, some: Array, *data: Numeric
     ) -> tuple[Array, Array, Array]:
         def psi(x: Array) -> Array:
             return jnp.reshape(family.fn(x, *data), (-1,))
@@ -153,15 +154,17 @@ def _write(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
         jax.ShapeDtypeStruct(seeds[curved].shape, dtype),
     ]
     closed = jax.make_jaxpr(derivatives)(*shapes, *local)
-    limit = affordable(family.n, _count_equations(closed.jaxpr))
-    program = Program(2 * limit + scalars)
+    limit = affordable(family.n, count_equations(closed))
+    program = ScalarProgram(2 * limit + scalars)
     x = program.symbols((family.k,), dtype)
     lam = program.constants(np.ones(1, dtype)) if family.is_loss else program.symbols((family.m,), dtype)
     inputs = [program.symbols(d.shape, d.dtype) for d in local]
     units = [program.constants(e.astype(dtype)) for e in (seeds, seeds[curved])]
+    hoisted: list[Numeric] = []
+    flat = flatten_jaxpr(closed, hoisted, VALUE_CALLS)
     try:
         with jax.ensure_compile_time_eval():
-            outs = write_out(program, closed.jaxpr, closed.consts, [x, lam, *units, *inputs])
+            outs = write_out(program, flat, hoisted, [x, lam, *units, *inputs])
     except NotScalar:
         return None
     y, first, second = outs
@@ -178,17 +181,14 @@ class Written:
     """Derivatives by a scalar program."""
 
     def __init__(
-        self, written: _Written, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
+        self, written: _Written, family: Family, x: Array, data: tuple[Numeric, ...], keeper: Keeper
     ) -> None:
         self._written, self._n, self._dtype = written, x.shape[1], x.dtype
-        inputs = dict(zip(written.x.tolist(), x, strict=True))
-        for nodes, values, axis in zip(written.data, data, family.data_axes, strict=True):
-            flat = jnp.reshape(values, (nodes.size,) if axis is None else (x.shape[1], nodes.size))
-            inputs.update({int(node): flat[..., i] for i, node in enumerate(nodes.ravel())})
+        inputs = bind_inputs(family, written.x, written.data, x, data)
         outputs = [*written.value, *written.jacobian, *written.hessian]
         self._vectors = Vectors(written.program, inputs, outputs, keeper)
 
-    def _stack(self, found: list[Any], axis: int) -> Array:
+    def _stack(self, found: list[Numeric], axis: int) -> Array:
         full = [jnp.broadcast_to(jnp.asarray(v, self._dtype), (self._n,)) for v in found]
         empty = (0, self._n) if axis == 0 else (self._n, 0)
         return jnp.stack(full, axis=axis) if full else jnp.zeros(empty, self._dtype)
@@ -210,24 +210,22 @@ class Written:
 # Functions taken apart
 
 
-def _compose(
-    family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...]
-) -> Composition | None:
+def _compose(family: Family, dtype: DType, kinds: Kinds) -> Composition | None:
     local = _of_one(family, kinds)
     if sum(d.size for d in local) > MAX_OPERATIONS or family.k * family.n < MIN_WORK:
         return None
 
-    def psi(x: Array, *data: Any) -> Array:
+    def psi(x: Array, *data: Numeric) -> Array:
         return jnp.reshape(family.fn(x, *data), (-1,))
 
-    return compose(family, jax.make_jaxpr(psi)(jax.ShapeDtypeStruct((family.k,), dtype), *local), dtype)
+    return compose(family, Traced.of(psi, jax.ShapeDtypeStruct((family.k,), dtype), *local), dtype)
 
 
 class InParts:
     """Derivatives by those of the parts of a function."""
 
     def __init__(
-        self, made: Composition, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
+        self, made: Composition, family: Family, x: Array, data: tuple[Numeric, ...], keeper: Keeper
     ) -> None:
         self._family, self._n, self._composed = family, x.shape[1], Composed(made, family, x, data, keeper)
 
@@ -249,32 +247,32 @@ class InParts:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Traced:
-    """The derivatives of a family as jaxprs over all instances."""
+class _Derivatives:
+    """The derivatives of a family as array programs over all instances."""
 
     curved: np.ndarray
     """Arguments in which ψ is not linear."""
     straight: np.ndarray
     """The others: their columns of ∂ψ do not depend on x."""
-    main: Any
+    main: Traced
     """(x[k, n], *data, λ[m, n]) ↦ l or y, gradient, ∂ψ along the curved arguments, ∂²(λ·ψ)."""
-    rest: Any | None
+    rest: Traced | None
     """(x, *data) ↦ ∂ψ along the straight arguments: at one instance where all share their data."""
     alike: bool
 
 
-def _trace(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any], ...], num: int) -> _Traced:
+def _trace(family: Family, dtype: DType, kinds: Kinds, num: int) -> _Derivatives:
     curves = family.hess_pattern.any(0)
     curved, straight = np.flatnonzero(curves), np.flatnonzero(~curves)
     order = np.argsort(np.concatenate([curved, straight]))
     alike = all(axis is None for axis in family.data_axes)
     seeds = np.eye(len(curved), dtype=dtype)
 
-    def psi(z: Array, w: Array, *data: Any) -> Array:
+    def psi(z: Array, w: Array, *data: Numeric) -> Array:
         x = z if len(straight) == 0 else take_places(jnp.concatenate([z, w]), order)
         return jnp.reshape(family.fn(x, *data), (-1,))
 
-    def main(x: Array, *rest: Any) -> tuple[Array, Array, Array, Array]:
+    def main(x: Array, *rest: Array) -> tuple[Array, Array, Array, Array]:
         *data, lam = rest
         z, w = take_places(x, curved), take_places(x, straight)
 
@@ -292,7 +290,7 @@ def _trace(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
         second, first = jax.vmap(lambda t: jax.jvp(pulled, (z,), (t,))[1])(seeds)
         return y, gradient, first, second[0]
 
-    def rest(x: Array, *data: Any) -> Array:
+    def rest(x: Array, *data: Numeric) -> Array:
         z, w = take_places(x, curved), take_places(x, straight)
         mode = jax.jacfwd if len(straight) <= 2 * family.m else jax.jacrev
         return mode(lambda w: psi(z, w, *data))(w).T
@@ -303,21 +301,21 @@ def _trace(family: Family, dtype: Any, kinds: tuple[tuple[tuple[int, ...], Any],
     ]
     x, lam = (jax.ShapeDtypeStruct((size, num), dtype) for size in (family.k, family.m))
     mapped = jax.vmap(main, (1, *family.data_axes, 1), -1)
-    closed = jax.make_jaxpr(mapped)(x, *whole, lam)
+    traced = Traced.of(mapped, x, *whole, lam)
     columns = None
     if len(straight) and not family.is_loss:
         if alike:
-            columns = jax.make_jaxpr(rest)(jax.ShapeDtypeStruct((family.k,), dtype), *whole)
+            columns = Traced.of(rest, jax.ShapeDtypeStruct((family.k,), dtype), *whole)
         else:
-            columns = jax.make_jaxpr(jax.vmap(rest, (1, *family.data_axes), -1))(x, *whole)
-    return _Traced(curved, straight, closed, columns, alike)
+            columns = Traced.of(jax.vmap(rest, (1, *family.data_axes), -1), x, *whole)
+    return _Derivatives(curved, straight, traced, columns, alike)
 
 
 class Differentiated:
     """Derivatives by JAX under vmap, forward over reverse."""
 
     def __init__(
-        self, traced: _Traced, family: Family, x: Array, data: tuple[Any, ...], keeper: Keeper
+        self, traced: _Derivatives, family: Family, x: Array, data: tuple[Numeric, ...], keeper: Keeper
     ) -> None:
         self._traced, self._family, self._x, self._data, self._keeper = traced, family, x, data, keeper
         self._main = ArrayProgram(traced.main, keeper)

@@ -1,27 +1,31 @@
-"""Carries: what a loop carries from one iteration to the next, before it is lifted.
+"""What a loop carries from one iteration to the next, found before the loop is lifted.
 
-Constant carries (counters, discounts) are run ahead, in the prelude; running sums are recognised; carries and
-outputs that nobody needs are left out.
+In: a loop and the values of its operands. Out: `LoopCarries` (which carries vary, are needed, are running sums) and the
+values of constant carries over time (counters, discounts), which run ahead in the prelude.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any
+import itertools
+from types import ModuleType
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt.trace.constants import Const
-from gnewt.trace.jaxpr import Lit, Program, ScanSpec, run_program, scan_spec
-from gnewt.trace.lift import Lifter, Value
-from gnewt.trace.regions import varying_outputs
+from gnewt.jaxprs import Lit, Program, ScanSpec, run_program, scan_spec, variables
+from gnewt.jaxprs.compat import DType
+from gnewt.jaxprs.liveness import needed, needed_inputs, varying_outputs
+from gnewt.trace.constants import Const, Known, Value, all_constant
+from gnewt.trace.lift import Lifter
+
+Arrays: TypeAlias = list[jax.Array]
 
 
 @dataclasses.dataclass(eq=False)
-class Loop:
+class LoopCarries:
     """A scan being lifted: which carries vary, which are constants, which are running sums."""
 
     spec: ScanSpec
@@ -37,12 +41,12 @@ class Loop:
     """For each output of the body (carries, then ys): somebody reads it."""
 
 
-def init_dtype(loop: Loop, j: int) -> Any:
+def init_dtype(loop: LoopCarries, j: int) -> DType:
     """dtype of carry j."""
     return loop.body.avals[loop.body.ins[loop.spec.num_consts + j]].dtype
 
 
-def read_loop(spec: ScanSpec, ins: list[Value], read: list[bool]) -> Loop:
+def read_loop(spec: ScanSpec, ins: list[Value], read: list[bool]) -> LoopCarries:
     """Find which carries vary, which are needed, and which are running sums.
 
     Args:
@@ -55,7 +59,7 @@ def read_loop(spec: ScanSpec, ins: list[Value], read: list[bool]) -> Loop:
     varying = [not isinstance(v, Const) for v in init]
     while True:
         flags = [not isinstance(v, Const) for v in consts] + varying + [not isinstance(v, Const) for v in xs]
-        outs, _ = varying_outputs(spec.body, flags)
+        outs = varying_outputs(spec.body, flags)
         new = [a or b for a, b in zip(varying, outs[:n], strict=True)]
         if new == varying:
             break
@@ -68,52 +72,29 @@ def read_loop(spec: ScanSpec, ins: list[Value], read: list[bool]) -> Loop:
             break
         needed[:n] = new
     sums = [varying[j] and needed[j] and is_running_sum(spec.body, c + j, j) for j in range(n)]
-    return Loop(spec, spec.body, consts, init, xs, varying, sums, needed)
-
-
-def needed_inputs(program: Program, outs: Sequence[bool]) -> list[bool]:
-    """Return which inputs the marked outputs depend on."""
-    found = {v for v, flag in zip(program.outs, outs, strict=True) if flag and isinstance(v, int)}
-    for instr in reversed(program.instrs):
-        if not found.isdisjoint(instr.outs):
-            found.update(v for v in instr.ins if isinstance(v, int))
-    return [v in found for v in program.ins]
+    return LoopCarries(spec, spec.body, consts, init, xs, varying, sums, needed)
 
 
 def is_running_sum(program: Program, at: int, out: int) -> bool:
     """Whether output `out` is input `at` plus something, and that input is read nowhere else."""
     var, goal = program.ins[at], program.outs[out]
-    reads = [i for i in program.instrs if any(isinstance(v, int) and v == var for v in i.ins)]
-    if len(reads) != 1 or sum(isinstance(v, int) and v == var for v in program.outs):
-        return False
     while True:
-        (instr,) = reads
-        first_only = instr.prim in ("sub", "scatter-add", "scatter_add")
-        if instr.prim not in (
-            "add",
-            "add_any",
-            "sub",
-            "scatter-add",
-            "scatter_add",
-            "convert_element_type",
-            "reshape",
-        ):
-            return False
-        if sum(v == var for v in instr.ins if isinstance(v, int)) != 1 or (
-            first_only and instr.ins[0] != var
-        ):
-            return False
-        if instr.in_avals[instr.ins.index(var)].dtype != instr.out_avals[0].dtype:
-            return False
-        if instr.in_avals[instr.ins.index(var)].shape != instr.out_avals[0].shape:
-            return False
-        var = instr.outs[0]
-        reads = [i for i in program.instrs if any(isinstance(v, int) and v == var for v in i.ins)]
-        ends = sum(isinstance(v, int) and v == var for v in program.outs)
-        if isinstance(goal, int) and var == goal:
-            return not reads and ends == 1
+        reads = [i for i in program.instrs if var in variables(i.ins)]
+        ends = variables(program.outs).count(var)
+        if var == goal:
+            return not reads and ends == 1 and var != program.ins[at]
         if len(reads) != 1 or ends:
             return False
+        (instr,) = reads
+        first_only = instr.prim in ("sub", "scatter-add")
+        if instr.prim not in ("add", "add_any", "sub", "scatter-add", "convert_element_type", "reshape"):
+            return False
+        if variables(instr.ins).count(var) != 1 or (first_only and instr.ins[0] != var):
+            return False
+        before, after = instr.in_avals[instr.ins.index(var)], instr.out_avals[0]
+        if before.dtype != after.dtype or before.shape != after.shape:
+            return False
+        var = instr.outs[0]
 
 
 def program_length(program: Program) -> int:
@@ -133,7 +114,7 @@ def program_length(program: Program) -> int:
 # Constants that change over time
 
 
-def constant_carries(lift: Lifter, loop: Loop) -> tuple[dict[int, Const], dict[int, Const]]:
+def constant_carries(lift: Lifter, loop: LoopCarries) -> tuple[dict[int, Const], dict[int, Const]]:
     """Run the constant part of the loop: for each constant carry its values over time, and the last one."""
     spec = loop.spec
     which = [j for j, v in enumerate(loop.varying) if not v and loop.needed[j]]
@@ -143,10 +124,12 @@ def constant_carries(lift: Lifter, loop: Loop) -> tuple[dict[int, Const], dict[i
     rest = []
     for j in which:
         step = _counter_step(loop.body, spec, j)
-        if step is not None and loop.init[j].value is not None:
-            series[j], finals[j] = _count(lift, loop.init[j], step, spec.length)
-        elif isinstance(loop.body.outs[j], int) and loop.body.outs[j] == loop.body.ins[spec.num_consts + j]:
-            series[j] = finals[j] = loop.init[j]
+        init = loop.init[j]
+        assert isinstance(init, Const)
+        if step is not None and init.value is not None:
+            series[j], finals[j] = _count(lift, init, step, spec.length)
+        elif loop.body.outs[j] == loop.body.ins[spec.num_consts + j]:
+            series[j] = finals[j] = init
         else:
             rest.append(j)
     if rest:
@@ -156,7 +139,8 @@ def constant_carries(lift: Lifter, loop: Loop) -> tuple[dict[int, Const], dict[i
     return series, finals
 
 
-def _counter_step(body: Program, spec: ScanSpec, j: int) -> Any:
+def _counter_step(body: Program, spec: ScanSpec, j: int) -> np.ndarray | None:
+    """Return the literal that an iteration adds to carry j, if that is all it does."""
     out, var = body.outs[j], body.ins[spec.num_consts + j]
     for instr in body.instrs:
         adds = instr.outs == [out] and instr.prim == "add" and instr.out_avals[0].shape == ()
@@ -168,11 +152,10 @@ def _counter_step(body: Program, spec: ScanSpec, j: int) -> Any:
 def _count(lift: Lifter, init: Const, step: np.ndarray, length: int) -> tuple[Const, Const]:
     lead = init.shape[0]
 
-    def values(xp: Any, start: Any) -> tuple[Any, Any]:
+    def values(xp: ModuleType, start: Known) -> tuple[Known, Known]:
         line = (np.arange(length) * step).astype(init.dtype)
-        return (start[:, None] + line).reshape(-1), (start + (length * step).astype(init.dtype)).astype(
-            init.dtype
-        )
+        last = (start + (length * step).astype(init.dtype)).astype(init.dtype)
+        return (start[:, None] + line).reshape(-1), last
 
     series, final = lift.constants.apply(
         values, [init], [((lead * length,), init.dtype), ((lead,), init.dtype)]
@@ -180,13 +163,14 @@ def _count(lift: Lifter, init: Const, step: np.ndarray, length: int) -> tuple[Co
     return series, final
 
 
-def _run_constants(lift: Lifter, loop: Loop, which: list[int]) -> tuple[dict[int, Const], dict[int, Const]]:
+def _run_constants(
+    lift: Lifter, loop: LoopCarries, which: list[int]
+) -> tuple[dict[int, Const], dict[int, Const]]:
     """Scan the constant carries with JAX, recording what each iteration starts from."""
     spec, body = loop.spec, loop.body
     c, n = spec.num_consts, spec.num_carry
-    flags = needed_inputs(body, [j in which for j in range(len(body.outs))])
     # Constant carries may need other constant carries; all of them are computed together.
-    group = [j for j in range(n) if j in which or flags[c + j]]
+    group = which
     while True:
         flags = needed_inputs(body, [j in group for j in range(len(body.outs))])
         more = [j for j in range(n) if j in group or flags[c + j]]
@@ -194,32 +178,22 @@ def _run_constants(lift: Lifter, loop: Loop, which: list[int]) -> tuple[dict[int
             break
         group = more
     part = dataclasses.replace(body, outs=[body.outs[j] for j in group])
-    wanted = {v for v in part.outs if isinstance(v, int)}
-    kept = []
-    for instr in reversed(body.instrs):
-        if not wanted.isdisjoint(instr.outs):
-            wanted.update(v for v in instr.ins if isinstance(v, int))
-            kept.append(instr)
-    part.instrs = kept[::-1]
+    part.instrs, _ = needed(body.instrs, part.outs)
     const_at = [i for i in range(c) if flags[i]]
     xs_at = [i for i in range(len(loop.xs)) if flags[c + n + i]]
-    hoisted = [lift.hoisted[at] for _, at in body.consts]
-    ins = (
-        [loop.consts[i] for i in const_at]
-        + [loop.init[j] for j in group]
-        + [loop.xs[i] for i in xs_at]
-        + hoisted
-    )
+    parts = [loop.consts[i] for i in const_at], [loop.init[j] for j in group], [loop.xs[i] for i in xs_at]
+    ins = [*itertools.chain(*parts), *[lift.hoisted[at] for _, at in body.consts]]
+    assert all_constant(ins)
     lead = max(v.shape[0] for v in ins)
     length, reverse = spec.length, spec.reverse
 
-    def one(*values: Any) -> tuple[list[Any], list[Any]]:
-        parts = np.cumsum([len(const_at), len(group), len(xs_at)])
-        consts, init, xs = values[: parts[0]], values[parts[0] : parts[1]], values[parts[1] : parts[2]]
-        captured = dict(zip([at for _, at in body.consts], values[parts[2] :], strict=True))
+    def one(*values: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+        rest = iter(values)
+        consts, init, xs = (list(itertools.islice(rest, len(part))) for part in parts)
+        captured = dict(zip([at for _, at in body.consts], rest, strict=True))
 
-        def step(carry: Any, x: Any) -> tuple[Any, Any]:
-            args: list[Any] = [jnp.zeros(a.shape, a.dtype) for a in (body.avals[v] for v in body.ins)]
+        def step(carry: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
+            args = [jnp.zeros(a.shape, a.dtype) for a in (body.avals[v] for v in body.ins)]
             for i, value in zip(const_at, consts, strict=True):
                 args[i] = value
             for j, value in zip(group, carry, strict=True):
@@ -228,9 +202,9 @@ def _run_constants(lift: Lifter, loop: Loop, which: list[int]) -> tuple[dict[int
                 args[c + n + i] = value
             return list(run_program(part, args, captured)), list(carry)
 
-        return jax.lax.scan(step, list(init), list(xs), length=length, reverse=reverse)
+        return jax.lax.scan(step, init, xs, length=length, reverse=reverse)
 
-    def run(xp: Any, *values: Any) -> tuple[Any, ...]:
+    def run(xp: ModuleType, *values: Known) -> tuple[Known, ...]:
         full = [jnp.broadcast_to(v, (lead, *v.shape[1:])) for v in values]
         last, all_ = jax.jit(jax.vmap(one))(*full)
         if reverse:
@@ -238,12 +212,9 @@ def _run_constants(lift: Lifter, loop: Loop, which: list[int]) -> tuple[dict[int
         found = [a.reshape(lead * length, *a.shape[2:]) for a in all_] + list(last)
         return tuple(np.asarray(v) for v in found) if xp is np else tuple(found)
 
-    shapes = [(tuple(loop.init[j].shape[1:]), loop.init[j].dtype) for j in group]
+    shapes = [(tuple(loop.init[j].shape[1:]), init_dtype(loop, j)) for j in group]
     outs = [((lead * length, *s), d) for s, d in shapes] + [((lead, *s), d) for s, d in shapes]
     results = lift.constants.apply(run, ins, outs)
     series = {j: results[i] for i, j in enumerate(group) if j in which}
     finals = {j: results[len(group) + i] for i, j in enumerate(group) if j in which}
     return series, finals
-
-
-# The body

@@ -1,20 +1,26 @@
-"""Pack: the data columns of a family, and the columns of a call."""
+"""Columns of a family: constants packed into few data arrays, and the arguments of a call read from slots.
+
+In: ids of constants, or templates of a call's arguments. Out: `Packer` and `ColumnReader`, which local functions use.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gnewt.jaxprs.compat import DType
 from gnewt.trace.constants import Const, Constants
+from gnewt.trace.scalar_pool import Take
 from gnewt.trace.template import Template
 
 
 class ColumnReader:
     """Gives a call its columns: slices of x where they are plain slots, expressions elsewhere."""
 
-    def __init__(self, templates: list[Template], amap: tuple[int, ...], dtypes: list[Any]) -> None:
+    def __init__(self, templates: list[Template], amap: tuple[int, ...], dtypes: list[DType]) -> None:
         self.dtypes = dtypes
         self.places: list[tuple[Template, tuple[int, ...], int]] = []
         at_arg = at_const = 0
@@ -24,10 +30,10 @@ class ColumnReader:
             at_const += len(template.consts)
         self.plain = [t.k == 1 and not t.nodes and not t.consts for t in templates]
 
-    def bind(self, x: Any, consts: list[Any]) -> Any:
-        """Return take(lo, hi) on given arguments and constants."""
+    def bind(self, x: jax.Array, consts: list[jax.Array]) -> Take:
+        """Return the columns at given arguments and constants."""
 
-        def take(lo: int, hi: int) -> Any:
+        def take(lo: int, hi: int) -> jax.Array:
             if hi == lo:
                 return jnp.zeros((0,), x.dtype)
             dtype = self.dtypes[lo]
@@ -43,8 +49,7 @@ class ColumnReader:
                 values.append(template.evaluate(inputs, consts[at : at + len(template.consts)]))
             return jnp.stack([jnp.asarray(v).astype(dtype) for v in values])
 
-        take.width = len(self.dtypes)  # type: ignore[attr-defined]
-        return take
+        return Take(take, len(self.dtypes))
 
 
 class Packer:
@@ -52,7 +57,7 @@ class Packer:
 
     def __init__(self, constants: Constants, columns: list[np.ndarray]) -> None:
         self.place: list[tuple[int, int]] = [(0, 0)] * len(columns)
-        boxes: dict[tuple[bool, Any], list[int]] = {}
+        boxes: dict[tuple[bool, np.dtype], list[int]] = {}
         for j, column in enumerate(columns):
             shared = bool((column == column[0]).all())
             boxes.setdefault((shared, np.dtype(constants.dtype_of(column[0]))), []).append(j)
@@ -66,6 +71,6 @@ class Packer:
         self.data: tuple[Const, ...] = tuple(data)
         self.axes: tuple[int | None, ...] = tuple(axes)
 
-    def unpack(self, data: Any) -> list[Any]:
+    def unpack(self, data: Sequence[jax.Array]) -> list[jax.Array]:
         """Return the scalars of one instance, in the order of the columns."""
         return [data[b][i] for b, i in self.place]

@@ -1,5 +1,6 @@
-"""Loops: a scan is a family over time, lifted for all iterations at once.
+"""Rules for loops: a scan, or a Python loop found by `unrolled_loops`, is lifted for all iterations at once.
 
+In: the equation of a loop and the ids of its operands. Out: the ids of its last carries and of its stacked results.
 Carries are placeholders, aliased to the ids that define them: pass-through carries and shift registers cost
 nothing, running sums become sums.
 """
@@ -7,17 +8,19 @@ nothing, running sums become sums.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from gnewt._errors import TraceError, explain_error
-from gnewt.trace.blocks import run_body
-from gnewt.trace.carries import Loop, constant_carries, init_dtype, program_length, read_loop
-from gnewt.trace.constants import PLUS, Const
-from gnewt.trace.jaxpr import Instr, ScanSpec, scan_spec, where_of
-from gnewt.trace.lift import Context, Lifter, Value
-from gnewt.trace.rules import Opaque, is_float, rule, shape_of
+from gnewt.jaxprs import Instr, ScanSpec, is_float, scan_spec, shape_of, where_of
+from gnewt.jaxprs.compat import Aval
+from gnewt.trace.constants import Const, Known, Value, all_constant
+from gnewt.trace.lift import Context, Lifter
+from gnewt.trace.loop_bodies import run_body
+from gnewt.trace.loop_carries import LoopCarries, constant_carries, init_dtype, program_length, read_loop
+from gnewt.trace.rules import Opaque, rule
+from gnewt.trace.sum_rules import add_rows_without_zeros
 
 MAX_CARRIED = 200_000_000
 """Carried scalars × iterations; more would not fit in memory."""
@@ -49,12 +52,12 @@ def stack_values(lift: Lifter, values: Sequence[Value]) -> Value:
     lead = max(v.shape[0] for v in values)
     shape = (lead, len(values), *values[0].shape[1:])
 
-    def stack(xp: Any, *arrays: Any) -> tuple[Any]:
+    def stack(xp: ModuleType, *arrays: Known) -> tuple[Known]:
         return (xp.stack([xp.broadcast_to(a, (lead, *a.shape[1:])) for a in arrays], 1),)
 
-    if all(isinstance(v, Const) for v in values):
+    if all_constant(values):
         return lift.constants.apply(stack, values, [(shape, values[0].dtype)])[0]
-    return stack(np, *[lift.ids(v) for v in values])[0]
+    return np.asarray(stack(np, *[lift.ids(v) for v in values])[0])
 
 
 def _pick(lift: Lifter, value: Value, r: int) -> Value:
@@ -64,15 +67,11 @@ def _pick(lift: Lifter, value: Value, r: int) -> Value:
     return lift.constants.apply(lambda xp, v: (v[:, r],), [value], [(shape, value.dtype)])[0]
 
 
-def lift_loop(lift: Lifter, instr: Instr, loop: Loop, out_avals: Sequence[Any]) -> list[Value]:
+def lift_loop(lift: Lifter, instr: Instr, loop: LoopCarries, out_avals: Sequence[Aval]) -> list[Value]:
     """Lift all iterations at once; returns the last carries and the stacked ys."""
     spec = loop.spec
     if spec.length == 0:
-        ys = [
-            lift.constants.add_fixed(np.zeros((1, *shape_of(a)), a.dtype))
-            for a in out_avals[spec.num_carry :]
-        ]
-        return [*loop.init, *ys]
+        return [*loop.init, *(_zeros(lift, a) for a in out_avals[spec.num_carry :])]
     for j, carry in enumerate(loop.varying):
         if carry and not is_float(out_avals[j].dtype) and loop.needed[j]:
             raise Opaque("a loop that carries integers or booleans that depend on the variables")
@@ -106,6 +105,11 @@ def lift_loop(lift: Lifter, instr: Instr, loop: Loop, out_avals: Sequence[Any]) 
     return _finish(lift, out_avals, loop, outs, placeholders, finals)
 
 
+def _zeros(lift: Lifter, aval: Aval) -> Const:
+    """What stands for a result that nobody reads, or that has no entries."""
+    return lift.constants.add_fixed(np.zeros((1, *shape_of(aval)), aval.dtype))
+
+
 def _spread(lift: Lifter, value: Value, batch: int, length: int) -> Value:
     """Repeat what varies over an outer loop for every iteration of the inner one."""
     if value.shape[0] == 1:
@@ -123,16 +127,16 @@ def _slices(lift: Lifter, value: Value, batch: int, spec: ScanSpec) -> Value:
     lead, length = value.shape[:2]
     shape = (batch * length, *value.shape[2:])
 
-    def cut(xp: Any, v: Any) -> Any:
+    def cut(xp: ModuleType, v: Known) -> tuple[Known]:
         v = v[:, ::-1] if spec.reverse else v
         return (xp.reshape(xp.broadcast_to(v, (batch, *v.shape[1:])) if lead != batch else v, shape),)
 
     if isinstance(value, Const):
         return lift.constants.apply(cut, [value], [(shape, value.dtype)])[0]
-    return cut(np, value)[0]
+    return np.asarray(cut(np, value)[0])
 
 
-def _body_values(lift: Lifter, loop: Loop, series: dict[int, Const], batch: int) -> list[Value]:
+def _body_values(lift: Lifter, loop: LoopCarries, series: dict[int, Const], batch: int) -> list[Value]:
     spec = loop.spec
     values = [_spread(lift, v, batch, spec.length) for v in loop.consts]
     for j, init in enumerate(loop.init):
@@ -149,14 +153,14 @@ def _body_values(lift: Lifter, loop: Loop, series: dict[int, Const], batch: int)
                 shape = (batch * spec.length, *series[j].shape[1:])
                 tile = (batch, *[1] * (len(shape) - 1))
 
-                def repeat(xp: Any, v: Any, tile: Any = tile) -> tuple[Any]:
+                def repeat(xp: ModuleType, v: Known, tile: tuple[int, ...] = tile) -> tuple[Known]:
                     return (xp.tile(v, tile),)
 
                 values.append(lift.constants.apply(repeat, [series[j]], [(shape, series[j].dtype)])[0])
     return values + [_slices(lift, v, batch, spec) for v in loop.xs]
 
 
-def _placeholders(lift: Lifter, loop: Loop, batch: int) -> dict[int, np.ndarray]:
+def _placeholders(lift: Lifter, loop: LoopCarries, batch: int) -> dict[int, np.ndarray]:
     """For each varying carry ids [batch, T, ...]: the initial value, then placeholders."""
     out = {}
     for j, init in enumerate(loop.init):
@@ -171,9 +175,9 @@ def _placeholders(lift: Lifter, loop: Loop, batch: int) -> dict[int, np.ndarray]
 
 def _finish(
     lift: Lifter,
-    out_avals: Sequence[Any],
-    loop: Loop,
-    outs: list[Value],
+    out_avals: Sequence[Aval],
+    loop: LoopCarries,
+    outs: list[Value | None],
     placeholders: dict[int, np.ndarray],
     finals: dict[int, Const],
 ) -> list[Value]:
@@ -182,51 +186,41 @@ def _finish(
     for j in range(spec.num_carry):
         aval = out_avals[j]
         if not loop.needed[j]:
-            results.append(lift.constants.add_fixed(np.zeros((1, *shape_of(aval)), aval.dtype)))
+            results.append(_zeros(lift, aval))
         elif not loop.varying[j]:
             results.append(finals[j])
         else:
-            over_time = stack_iterations(lift.ids(outs[j]), batch, length)
+            out = outs[j]
+            assert out is not None
+            over_time = stack_iterations(lift.ids(out), batch, length)
             if loop.sums[j]:
-                terms = np.moveaxis(
-                    np.concatenate([_lead(lift.ids(loop.init[j]), batch)[:, None], over_time], 1), 1, -1
-                )
-                results.append(_add_terms(lift, terms, aval.dtype))
+                first = lift.ids(loop.init[j])
+                first = np.broadcast_to(first, (batch, *first.shape[1:]))
+                terms = np.moveaxis(np.concatenate([first[:, None], over_time], 1), 1, -1)
+                results.append(add_rows_without_zeros(lift, terms, aval.dtype))
                 continue
             lift.pool.alias.append((placeholders[j][:, 1:], over_time[:, :-1]))
             results.append(over_time[:, -1])
     for o in range(spec.num_carry, len(outs)):
-        if not loop.needed[o]:
-            aval = out_avals[o]
-            results.append(lift.constants.add_fixed(np.zeros((1, *shape_of(aval)), aval.dtype)))
-        elif isinstance(outs[o], Const):
-            results.append(_stack_const(lift, outs[o], batch, spec))
+        out = outs[o]
+        if not loop.needed[o] or out is None:
+            results.append(_zeros(lift, out_avals[o]))
+        elif isinstance(out, Const):
+            results.append(_stack_const(lift, out, batch, spec))
         else:
-            over_time = stack_iterations(outs[o], batch, length)
+            over_time = stack_iterations(out, batch, length)
             results.append(over_time[:, ::-1] if spec.reverse else over_time)
     return results
-
-
-def _lead(ids: np.ndarray, batch: int) -> np.ndarray:
-    return np.broadcast_to(ids, (batch, *ids.shape[1:]))
 
 
 def stack_iterations(ids: np.ndarray, batch: int, length: int) -> np.ndarray:
     return np.broadcast_to(ids, (batch * length, *ids.shape[1:])).reshape(batch, length, *ids.shape[1:])
 
 
-def _add_terms(lift: Lifter, terms: np.ndarray, dtype: Any) -> np.ndarray:
-    zero = lift.constants.scalar(0, dtype)
-    keep = (terms != zero).reshape(-1, terms.shape[-1])
-    ptr = np.concatenate([[0], np.cumsum(keep.sum(1))])
-    cols = terms.reshape(-1, terms.shape[-1])[keep]
-    return lift.add_rows(ptr, cols, np.full(len(cols), PLUS, np.int32), terms.shape[:-1], dtype)
-
-
 def _stack_const(lift: Lifter, value: Const, batch: int, spec: ScanSpec) -> Const:
     shape = (batch, spec.length, *value.shape[1:])
 
-    def step(xp: Any, v: Any) -> tuple[Any]:
+    def step(xp: ModuleType, v: Known) -> tuple[Known]:
         v = xp.broadcast_to(v, (batch * spec.length, *v.shape[1:])).reshape(shape)
         return (v[:, ::-1] if spec.reverse else v,)
 

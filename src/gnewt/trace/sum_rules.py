@@ -1,18 +1,25 @@
-"""Sums and products: reduce_sum, cumsum, dot_general, convolution, reductions by max."""
+"""Rules for sums and products over axes: reduce_sum, cumsum, dot_general, convolution, reductions by max.
+
+In: ids of operands. Out: ids of rows (sums) and of products, in the scalar pool.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
+from gnewt.jaxprs import Instr, is_float, shape_of, size_of
+from gnewt.jaxprs.compat import Aval, DType
+from gnewt.jaxprs.indices import join_batch
+from gnewt.jaxprs.moves import pad_axis
+from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.constants import PLUS, Const
-from gnewt.trace.elementwise import multiply, product_op
-from gnewt.trace.jaxpr import Instr
+from gnewt.trace.elementwise_rules import multiply, product_op
 from gnewt.trace.lift import Lifter, Value
-from gnewt.trace.movement import join_batch
-from gnewt.trace.rules import Opaque, is_float, rule, shape_of
+from gnewt.trace.rules import Opaque, rule
 from gnewt.trace.template import Op
 
 _MAX_DENSE = 4096
@@ -28,19 +35,25 @@ def _need_float(instr: Instr) -> None:
 
 @rule("reduce_sum")
 def _reduce_sum(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
+    terms = _terms(lift, instr, ins[0])
+    return [
+        terms[..., 0]
+        if terms.shape[-1] == 1
+        else add_rows_without_zeros(lift, terms, instr.out_avals[0].dtype)
+    ]
+
+
+def _terms(lift: Lifter, instr: Instr, value: Value) -> np.ndarray:
+    """Bring what a reduction reduces to the last axis."""
     _need_float(instr)
-    ids = lift.ids(ins[0])
+    ids = lift.ids(value)
     axes = [a + 1 for a in instr.params["axes"]]
     kept = [a for a in range(ids.ndim) if a not in axes]
-    shape = shape_of(instr.out_avals[0])
-    count = int(np.prod([ids.shape[a] for a in axes], dtype=np.int64))
-    if count == 1:
-        return [ids.reshape(ids.shape[0], *shape)]
-    terms = ids.transpose(*kept, *axes).reshape(ids.shape[0], *shape, count)
-    return [add_rows_without_zeros(lift, terms, instr.out_avals[0].dtype)]
+    count = size_of(ids.shape[a] for a in axes)
+    return ids.transpose(*kept, *axes).reshape(ids.shape[0], *shape_of(instr.out_avals[0]), count)
 
 
-def add_rows_without_zeros(lift: Lifter, terms: np.ndarray, dtype: Any) -> np.ndarray:
+def add_rows_without_zeros(lift: Lifter, terms: np.ndarray, dtype: DType) -> np.ndarray:
     """Write Σ over the last axis, leaving out literal zeros (padding)."""
     zero = lift.constants.scalar(0, dtype)
     keep = terms != zero
@@ -84,7 +97,7 @@ def _dot_general(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     size = (*left.shape[:2], left.shape[2], right.shape[3], left.shape[4])
     if isinstance(ins[0], Const) or isinstance(ins[1], Const):
         const, var = (left, right) if isinstance(ins[0], Const) else (right, left)
-        known = ins[0] if isinstance(ins[0], Const) else ins[1]
+        known = next(v for v in ins if isinstance(v, Const))
         coefs = np.broadcast_to(const, size)
         cols = np.broadcast_to(var, size)
         nonzero = np.ones(size, bool)
@@ -98,7 +111,7 @@ def _dot_general(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
             nums = nums[:, :, :, None, :] if known is ins[0] else nums[:, :, None, :, :]
             nonzero = np.broadcast_to(nums, size)
         return [_sparse_rows(lift, cols, coefs, nonzero, (size[0], *shape), dtype)]
-    if int(np.prod(size)) > _MAX_PRODUCTS:
+    if size_of(size) > _MAX_PRODUCTS:
         raise Opaque("a product of two large variable matrices")
     products = multiply(
         lift, np.broadcast_to(left, size), np.broadcast_to(right, size), dtype, product_op(lift, dtype), instr
@@ -108,7 +121,7 @@ def _dot_general(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
 
 
 def _sparse_rows(
-    lift: Lifter, cols: np.ndarray, coefs: np.ndarray, nonzero: np.ndarray, shape: Any, dtype: Any
+    lift: Lifter, cols: np.ndarray, coefs: np.ndarray, nonzero: np.ndarray, shape: Sequence[int], dtype: DType
 ) -> np.ndarray:
     """Rows Σ coef · col over the last axis, zeros dropped; constant columns are folded into products."""
     count = cols.shape[-1]
@@ -120,16 +133,18 @@ def _sparse_rows(
     return lift.add_rows(ptr, cols.reshape(-1)[keep], coefs.reshape(-1)[keep], shape, dtype)
 
 
-def _dot_operand(value: Value, aval: Any, contract: Any, batch: Any, lift: Lifter) -> np.ndarray:
+def _dot_operand(
+    value: Value, aval: Aval, contract: Sequence[int], batch: Sequence[int], lift: Lifter
+) -> np.ndarray:
     return _dot_array(lift.ids(value), aval, contract, batch)
 
 
-def _dot_array(ids: np.ndarray, aval: Any, contract: Any, batch: Any) -> np.ndarray:
+def _dot_array(ids: np.ndarray, aval: Aval, contract: Sequence[int], batch: Sequence[int]) -> np.ndarray:
     """Bring an operand to [lead, batch, free, contracted]."""
     shape = shape_of(aval)
     free = [d for d in range(len(shape)) if d not in contract and d not in batch]
     moved = ids.transpose(0, *[d + 1 for d in (*batch, *free, *contract)])
-    sizes = [int(np.prod([shape[d] for d in dims], dtype=np.int64)) for dims in (batch, free, contract)]
+    sizes = [size_of(shape[d] for d in dims) for dims in (batch, free, contract)]
     return moved.reshape(ids.shape[0], *sizes)
 
 
@@ -148,11 +163,13 @@ def _convolution(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     spatial = lhs.ndim - 3
     for s in range(spatial):
         low, high = p["padding"][s]
-        lhs = _pad_with(lhs, zero, 3 + s, int(low), int(high), int(p["lhs_dilation"][s]) - 1)
+        lhs = pad_axis(
+            lhs, np.full(1, zero, np.int32), 3 + s, int(low), int(high), int(p["lhs_dilation"][s]) - 1
+        )
     out_shape = shape_of(instr.out_avals[0])
     out_spatial = [out_shape[d.out_spec[2 + s]] for s in range(spatial)]
     kernel = rhs.shape[3:]
-    index: list[Any] = [slice(None), slice(None), slice(None)]
+    index: list[slice | np.ndarray] = [slice(None)] * 3
     for s in range(spatial):
         # Places [out, kernel] along this axis, spread over its own pair of axes of the patches.
         at = (
@@ -165,8 +182,8 @@ def _convolution(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     patches = lhs[tuple(index)]  # [lead, n, c, *out, *kernel]
     groups = p["feature_group_count"]
     lead, n, c = patches.shape[:3]
-    outs = int(np.prod(out_spatial, dtype=np.int64))
-    taps = int(np.prod(kernel, dtype=np.int64))
+    outs = size_of(out_spatial)
+    taps = size_of(kernel)
     patches = patches.reshape(lead, n, groups, c // groups, outs, taps).transpose(0, 1, 2, 4, 3, 5)
     patches = patches.reshape(lead, n, groups, 1, outs, (c // groups) * taps)
     o = rhs.shape[1]
@@ -182,7 +199,7 @@ def _convolution(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
             nonzero = np.broadcast_to(mask.reshape(mask.shape[0], *weights.shape[1:]), size)
         out = _sparse_rows(lift, cols, coefs, nonzero, shape, dtype)
     else:
-        if int(np.prod(size)) > _MAX_PRODUCTS:
+        if size_of(size) > _MAX_PRODUCTS:
             raise Opaque("a convolution of two large variable arrays")
         products = multiply(lift, cols, coefs, dtype, product_op(lift, dtype), instr)
         out = add_rows_without_zeros(lift, products.reshape(*shape, size[-1]), dtype)
@@ -190,33 +207,15 @@ def _convolution(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     return [out.transpose(0, *[int(i) + 1 for i in back])]
 
 
-def _pad_with(ids: np.ndarray, fill: int, axis: int, low: int, high: int, inner: int) -> np.ndarray:
-    n = ids.shape[axis]
-    size = low + high + n + inner * max(n - 1, 0)
-    out = np.full((*ids.shape[:axis], size, *ids.shape[axis + 1 :]), fill, np.int32)
-    at = low + np.arange(n) * (inner + 1)
-    keep = (at >= 0) & (at < size)
-    target: list[Any] = [slice(None)] * ids.ndim
-    source = list(target)
-    target[axis], source[axis] = at[keep], np.flatnonzero(keep)
-    out[tuple(target)] = ids[tuple(source)]
-    return out
-
-
 @rule("reduce_max", "reduce_min", "reduce_prod")
 def _reduce_other(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     """One operation of many operands, with JAX's own rule for ties; long ones are dense calls."""
-    _need_float(instr)
-    ids = lift.ids(ins[0])
-    axes = [a + 1 for a in instr.params["axes"]]
-    kept = [a for a in range(ids.ndim) if a not in axes]
-    count = int(np.prod([ids.shape[a] for a in axes], dtype=np.int64))
-    shape = shape_of(instr.out_avals[0])
+    terms = _terms(lift, instr, ins[0])
+    count = terms.shape[-1]
     if count == 1:
-        return [ids.reshape(ids.shape[0], *shape)]
-    terms = ids.transpose(*kept, *axes).reshape(ids.shape[0], *shape, count)
+        return [terms[..., 0]]
     tree = lift.detached or count > _MAX_DENSE
-    if (count > 8 and not tree) or (ids < 0).any():
+    if (count > 8 and not tree) or (terms < 0).any():
         raise Opaque(f"{instr.prim} over {count} variables")
     # In groups of eight, level by level: exact in value, and in derivative unless values tie across groups.
     while terms.shape[-1] > 1:
@@ -241,12 +240,11 @@ def _reduce_groups(lift: Lifter, instr: Instr, groups: np.ndarray) -> np.ndarray
 def _reduction_op(lift: Lifter, instr: Instr, count: int) -> Op:
     key = (instr.prim, count)
     if key not in lift.ops:
-        primitive = instr.eqn.primitive
+        bind = instr.eqn.primitive.bind
         params = {**instr.params, "axes": (0,)}
-        curved = "all" if instr.prim == "reduce_prod" else "none"
 
-        def fn(values: list[Any]) -> Any:
-            return primitive.bind(jnp.stack(values), **params)
+        def fn(values: Sequence[jax.Array]) -> jax.Array:
+            return bind(jnp.stack(values), **params)
 
-        lift.ops[key] = Op(key, instr.prim, fn, None, curved)
+        lift.ops[key] = Op(key, instr.prim, fn, None, primitive(instr.prim).curvature)
     return lift.ops[key]

@@ -1,44 +1,48 @@
-"""Opaque calls: whatever has no rule is one dense local function, differentiated by JAX itself.
+"""Rules for calls: whatever has no rule is one opaque call, a dense local function that JAX itself differentiates.
 
-Also the calls that are not opaque: elementwise custom_jvp functions (one template operation with their own
-rule) and conditionals whose predicate is known.
+In: an equation and the ids of its operands. Out: ids of a call's outputs. Also the calls that are not opaque: elementwise
+custom_jvp functions (one template operation with their own derivative) and conditionals whose predicate is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Hashable, Sequence
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gnewt._errors import TraceError, explain_error
-from gnewt.trace.constants import Const
-from gnewt.trace.elementwise import ELEMENTWISE, elementwise
-from gnewt.trace.jaxpr import (
+from gnewt.jaxprs import (
     Instr,
     Lit,
+    Operand,
     Program,
     bind_instr,
     bind_scalars,
     flatten_jaxpr,
+    is_float,
     primitives_of,
+    shape_of,
+    size_of,
     where_of,
 )
+from gnewt.jaxprs.compat import DType, Numeric
+from gnewt.jaxprs.primitives import primitive
+from gnewt.trace.constants import Const
+from gnewt.trace.elementwise_rules import elementwise
 from gnewt.trace.lift import Lifter, Value
-from gnewt.trace.pool import CallSpec, split_arguments
-from gnewt.trace.regions import NeedRegion
-from gnewt.trace.rules import Opaque, is_float, rule, shape_of
+from gnewt.trace.opaque_regions import NeedRegion
+from gnewt.trace.rules import Opaque, rule
+from gnewt.trace.scalar_pool import CallFunction, CallSpec, Take, split_arguments, split_columns
 from gnewt.trace.template import Op
+
+ScalarCall: TypeAlias = Callable[..., jax.Array]
 
 MAX_COLUMNS = 8192
 """An opaque call of more scalars would need a dense local Hessian of more than half a gigabyte."""
-_PIECEWISE_LINEAR = {"reduce_max", "reduce_min", "sort", "cummax", "cummin"}
-"""Opaque primitives whose second derivative is zero."""
-
-Take = Callable[[int, int], Any]
-"""take(lo, hi): the columns lo..hi-1 of a call as one vector."""
 
 
 @rule("opaque")
@@ -53,18 +57,13 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
     if not any(floats):
         raise NeedRegion(instr, lift.enclosing)
     variable = [not isinstance(v, Const) for v in ins]
-    cols, col_dtypes = [], []
-    for value, is_var, aval in zip(ins, variable, instr.in_avals, strict=True):
-        if is_var:
-            flat = value.reshape(value.shape[0], -1)
-            cols += [flat[:, j] for j in range(flat.shape[1])]
-            col_dtypes += [aval.dtype] * flat.shape[1]
+    cols, col_dtypes = split_columns(ins, instr.in_avals)
     data = [v for v in ins if isinstance(v, Const)]
     out_shapes = [shape_of(a) for a, ok in zip(instr.out_avals, floats, strict=True) if ok]
-    sizes = [int(np.prod(s, dtype=np.int64)) for s in out_shapes]
+    sizes = [size_of(s) for s in out_shapes]
     detached = lift.detached
 
-    def fn(take: Take, columns: Sequence[Any]) -> list[Any]:
+    def fn(take: Take, columns: Sequence[Numeric]) -> list[jax.Array]:
         args = split_arguments(take, columns, shapes, variable)
         if detached:
             args = [jax.lax.stop_gradient(a) for a in args]
@@ -74,8 +73,9 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
     names = {name for name, _ in primitives_of(instr)}
     if "while" in names and not detached:
         refuse_while(instr)
+    call: CallFunction = fn
     if any(name.startswith("custom_vjp_call") for name in names):
-        fn = by_reverse_mode(fn)
+        call = by_reverse_mode(fn)
     avals = [(shapes[i], instr.in_avals[i].dtype, variable[i]) for i in range(len(ins))]
     key = ("opaque", instr.key, tuple(avals), detached)
     note = f"opaque: {instr.prim}: {reason}"
@@ -83,11 +83,12 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
     if len(cols) > MAX_COLUMNS:
         refuse_wide(instr, len(cols), reason)
     jac = np.zeros((m, len(cols)), bool) if detached else None
-    curved = not detached and instr.prim not in _PIECEWISE_LINEAR
+    known = primitive(instr.prim)
+    curved = not detached and (known.elementwise or known.curvature != "none")
     hess = None if curved else "none"
-    spec = CallSpec(key, instr.prim, fn, m, jac, hess, None, note, detached)
+    spec = CallSpec(key, instr.prim, call, m, jac, hess, None, note, detached)
     if not detached:
-        check_differentiable(instr, fn, [np.dtype(d) for d in col_dtypes], data)
+        check_differentiable(instr, call, [np.dtype(d) for d in col_dtypes], data)
     dtypes = [a.dtype for a, ok in zip(instr.out_avals, floats, strict=True) if ok]
     out = lift.add_call(
         spec, cols, data, [d for d, s in zip(dtypes, sizes, strict=True) for _ in range(s)], col_dtypes
@@ -101,22 +102,21 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
     ]
 
 
-def by_reverse_mode(fn: Callable) -> Callable:
+def by_reverse_mode(fn: CallFunction) -> CallFunction:
     """Give a function that JAX differentiates in reverse only (custom_vjp) a forward-mode rule."""
 
-    def wrapped(take: Take, columns: Sequence[Any]) -> list[Any]:
-        width = take.width  # type: ignore[attr-defined]
-        x = take(0, width)
+    def wrapped(take: Take, columns: Sequence[Numeric]) -> list[jax.Array]:
+        x = take(0, take.width)
 
-        def flat(v: Any) -> Any:
-            return jnp.concatenate(fn(lambda lo, hi: v[lo:hi], columns))
+        def flat(v: jax.Array) -> jax.Array:
+            return jnp.concatenate(fn(Take(lambda lo, hi: v[lo:hi], take.width), columns))
 
         @jax.custom_jvp
-        def call(v: Any) -> Any:
+        def call(v: jax.Array) -> jax.Array:
             return flat(v)
 
         @call.defjvp
-        def _jvp(primals: Any, tangents: Any) -> Any:
+        def _jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
             (v,), (t,) = primals, tangents
             return call(v), jax.jacrev(flat)(v) @ t
 
@@ -149,23 +149,24 @@ def refuse_while(instr: Instr) -> None:
     )
 
 
-def check_differentiable(instr: Instr, fn: Callable, dtypes: Sequence[Any], data: Sequence[Const]) -> None:
+def check_differentiable(
+    instr: Instr, fn: CallFunction, dtypes: Sequence[DType], data: Sequence[Const]
+) -> None:
     """Raise a TraceError unless JAX can differentiate the call twice."""
     places = [j for j, d in enumerate(dtypes) if is_float(d)]
     if not places:
         return
     dtype = jnp.result_type(*[dtypes[j] for j in places])
 
-    def total(x: Any, columns: Any) -> Any:
+    def total(x: jax.Array, columns: Sequence[Numeric]) -> jax.Array:
         where = {j: i for i, j in enumerate(places)}
 
-        def take(lo: int, hi: int) -> Any:
+        def take(lo: int, hi: int) -> jax.Array:
             if all(j in where for j in range(lo, hi)) and hi > lo:
                 return x[where[lo] : where[lo] + hi - lo].astype(dtypes[lo])
             return jnp.stack([x[where[j]] if j in where else jnp.zeros((), dtypes[j]) for j in range(lo, hi)])
 
-        take.width = len(dtypes)  # type: ignore[attr-defined]
-        return sum(jnp.sum(o) for o in fn(take, columns))
+        return functools.reduce(jnp.add, [jnp.sum(o) for o in fn(Take(take, len(dtypes)), columns)])
 
     x = jax.ShapeDtypeStruct((len(places),), dtype)
     columns = [jax.ShapeDtypeStruct(c.shape[1:], c.dtype) for c in data]
@@ -219,36 +220,34 @@ def _scalarizable(program: Program, shape: tuple[int, ...]) -> bool:
     if any(program.avals[v].shape not in ((), shape) for i in program.instrs for v in i.outs):
         return False
     return all(
-        i.prim in ELEMENTWISE
+        primitive(i.prim).elementwise
         or (i.prim == "broadcast_in_dim" and i.in_avals[0].shape in ((), shape))
         or (i.prim == "custom_jvp_call" and _is_elementwise(i))
         for i in program.instrs
     )
 
 
-def scalar_function(instr: Instr) -> Callable:
+def scalar_function(instr: Instr) -> Callable[[Sequence[jax.Array]], jax.Array]:
     """Return an elementwise custom_jvp function on scalars, with its own derivative rule."""
     program = flatten_jaxpr(instr.params["call_jaxpr"], [])
-    made: dict[Any, Callable] = {}
+    made: dict[Hashable, ScalarCall] = {}
 
     @jax.custom_jvp
-    def call(*args: Any) -> Any:
+    def call(*args: jax.Array) -> jax.Array:
         return run_scalars(program, args, made)[0]
 
+    @functools.cache
     def rule_program() -> Program:
         # The rule, as JAX applies it, at the shapes of the equation; replayed on scalars.
         avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in instr.in_avals]
         active = [i for i, a in enumerate(avals) if is_float(a.dtype)]
 
-        def apply(*xs: Any) -> Any:
-            return _bind_custom(instr, xs)
-
-        def jvp(xs: Any, ts: Any) -> Any:
-            def part(*moving: Any) -> Any:
+        def jvp(xs: list[jax.Array], ts: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+            def part(*moving: jax.Array) -> jax.Array:
                 full = list(xs)
                 for i, value in zip(active, moving, strict=True):
                     full[i] = value
-                return apply(*full)
+                return bind_instr(instr, full)[0]
 
             return jax.jvp(part, tuple(xs[i] for i in active), tuple(ts))
 
@@ -256,32 +255,27 @@ def scalar_function(instr: Instr) -> Callable:
         return flatten_jaxpr(closed, [])
 
     @call.defjvp
-    def _jvp(primals: Any, tangents: Any) -> Any:
+    def _jvp(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
         made[instr.key] = call
-        if "rule" not in made:
-            made["rule"] = rule_program()  # type: ignore[assignment]
         moving = [t for t, a in zip(tangents, instr.in_avals, strict=True) if is_float(a.dtype)]
-        out, tangent = run_scalars(made["rule"], [*primals, *moving], made)  # type: ignore[arg-type]
+        out, tangent = run_scalars(rule_program(), [*primals, *moving], made)
         return out, jnp.asarray(tangent, out.dtype)
 
     return lambda args: call(*args)
 
 
-def _bind_custom(instr: Instr, args: Sequence[Any]) -> Any:
-    """Apply the equation with every operand given, literal ones too."""
-    return bind_instr(instr, args)[0]
+def run_scalars(
+    program: Program, args: Sequence[jax.Array], made: dict[Hashable, ScalarCall]
+) -> list[jax.Array]:
+    """Replay an elementwise program on scalars; `made` holds the functions with rules of their own."""
+    env: dict[int, jax.Array] = dict(zip(program.ins, args, strict=True))
 
-
-def run_scalars(program: Program, args: Sequence[Any], made: dict[Any, Callable]) -> list[Any]:
-    """Replay an elementwise program on scalars."""
-    env: dict[int, Any] = dict(zip(program.ins, args, strict=True))
-
-    def read(v: Any) -> Any:
+    def read(v: Operand) -> jax.Array:
         return jnp.asarray(v.value, v.dtype).reshape(()) if isinstance(v, Lit) else env[v]
 
     for instr in program.instrs:
         values = [read(v) for v in instr.ins]
-        if instr.prim in ("broadcast_in_dim", "reshape", "squeeze", "copy"):
+        if primitive(instr.prim).move is not None:
             out = values[0]
         elif instr.prim == "custom_jvp_call":
             if instr.key not in made:

@@ -1,26 +1,29 @@
-"""Blocks: lift the body of a loop, as one dense block or inside.
+"""Lift the body of a loop, once for all iterations: as one dense call, or equation by equation.
 
-What is constant or mere data movement is done first, for all iterations at once. A body with few arguments
-is then one call per iteration; a body over large arrays with local coupling is lifted with a leading axis.
+In: a loop and the ids of the body's inputs, with a leading axis of iterations. Out: the ids of the body's outputs. What
+is constant or mere data movement is done first. A body with few arguments is then one call per iteration; a
+body over large arrays with local coupling is lifted inside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gnewt.graph import take_places
-from gnewt.trace.bodies import BodyPattern, analyse_body, out_dtype
-from gnewt.trace.calls import by_reverse_mode, check_differentiable, refuse_while
-from gnewt.trace.carries import Loop
+from gnewt.jaxprs import Instr, Lit, Program, primitives_of, program_key, run_program, shape_of, variables
+from gnewt.jaxprs.compat import Numeric
+from gnewt.jaxprs.liveness import needed
+from gnewt.jaxprs.primitives import primitive
+from gnewt.trace.body_pattern import BodyPattern, analyse_body, out_dtype
+from gnewt.trace.call_rules import by_reverse_mode, check_differentiable, refuse_while
 from gnewt.trace.constants import Const
-from gnewt.trace.jaxpr import Instr, Lit, Program, primitives_of, program_key, run_program
 from gnewt.trace.lift import Lifter, Value
-from gnewt.trace.pool import CallSpec, split_arguments
-from gnewt.trace.rules import MOVES, shape_of
+from gnewt.trace.loop_carries import LoopCarries
+from gnewt.trace.scalar_pool import CallFunction, CallSpec, Take, split_arguments, split_columns
 
 DENSE_ARGS = 16
 """Bodies with at most this many scalar arguments are one dense block (compile time 2 to 4 times less)."""
@@ -31,37 +34,12 @@ LIFTED_ARGS = 96
 60 times faster, and one with dense matrices (37 states, 12 inputs) three times slower."""
 
 
-_INDEXED = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2, "scatter": 1, "scatter-add": 1}
-"""Primitive → position of its first index operand."""
-
-
-_MOVEMENT = {*MOVES, "gather", "dynamic_slice"}
-
-
-_SUSPECT = {
-    "pure_callback",
-    "io_callback",
-    "custom_vjp_call",
-    "custom_call",
-    "ffi_call",
-    "sort",
-    "eigh",
-    "svd",
-    "eig",
-    "schur",
-}
-"""Primitives that JAX may be unable to differentiate twice."""
-
-
-# Results
-
-
-def run_body(lift: Lifter, instr: Instr, loop: Loop, values: list[Value]) -> list[Value]:
+def run_body(lift: Lifter, instr: Instr, loop: LoopCarries, values: list[Value]) -> list[Value | None]:
     """Lift the body: what is constant or mere data movement first, the rest as one dense block or inside."""
     wanted = [flag and (o >= loop.spec.num_carry or loop.varying[o]) for o, flag in enumerate(loop.needed)]
     env = dict(zip(loop.body.ins, values, strict=True))
     rest = hoist_movement(lift, loop, env)
-    outs: list[Value] = [
+    outs: list[Value | None] = [
         env.get(v) if flag and isinstance(v, int) else None
         for v, flag in zip(loop.body.outs, wanted, strict=True)
     ]
@@ -94,10 +72,10 @@ def run_body(lift: Lifter, instr: Instr, loop: Loop, values: list[Value]) -> lis
             found = dense_body(lift, instr, rest, values, pattern)
     if found is None:
         found = lift.run(lift.prepare(rest, values), values)
-    for o, value in zip(asked, found, strict=True):
-        outs[o] = env[loop.body.outs[o]] = value
+    for var, value in zip(variables(rest.outs), found, strict=True):
+        env[var] = value
     return [
-        env[v] if out is None and flag else out
+        env[v] if isinstance(v, int) and flag else out
         for v, flag, out in zip(loop.body.outs, wanted, outs, strict=True)
     ]
 
@@ -111,21 +89,18 @@ def _count_distinct(values: list[Value]) -> int:
 def _indexed_by_time(rest: Program, env: dict[int, Value]) -> bool:
     """Whether carried arrays are read or written at places that follow the iterations: then lift inside."""
     for instr in rest.instrs:
-        if instr.prim in _INDEXED:
-            at = _INDEXED[instr.prim]
-            last = at + 1 if instr.prim.startswith("scatter") or instr.prim == "gather" else len(instr.ins)
-            index = [env.get(v) for v in instr.ins[at:last] if isinstance(v, int)]
-            if any(isinstance(v, Const) and v.shape[0] > 1 and v.value is not None for v in index):
-                return True
+        index = [env.get(v) for v in variables(instr.ins[primitive(instr.prim).index_places])]
+        if any(isinstance(v, Const) and v.shape[0] > 1 and v.value is not None for v in index):
+            return True
     return False
 
 
-def _carry_vars(loop: Loop) -> list[int]:
+def _carry_vars(loop: LoopCarries) -> list[int]:
     c = loop.spec.num_consts
     return loop.body.ins[c : c + loop.spec.num_carry]
 
 
-def hoist_movement(lift: Lifter, loop: Loop, env: dict[int, Value]) -> Program:
+def hoist_movement(lift: Lifter, loop: LoopCarries, env: dict[int, Value]) -> Program:
     """Apply, for all iterations at once, what needs no carry and makes no scalars; return what remains.
 
     u[t] inside a loop over t is then an argument of its own, not the whole array u.
@@ -139,7 +114,8 @@ def hoist_movement(lift: Lifter, loop: Loop, env: dict[int, Value]) -> Program:
         ready = not any(isinstance(v, int) and v in late for v in instr.ins)
         if ready:
             ins = [lift.literal(v) if isinstance(v, Lit) else env[v] for v in instr.ins]
-            if all(isinstance(v, Const) for v in ins) or (instr.prim in _MOVEMENT and _indices_known(ins)):
+            moves = primitive(instr.prim).move is not None or primitive(instr.prim).takes
+            if all(isinstance(v, Const) for v in ins) or (moves and _indices_known(ins)):
                 env.update(zip(instr.outs, lift.apply(instr, ins), strict=True))
                 continue
         rest.append(instr)
@@ -155,13 +131,7 @@ def _indices_known(ins: list[Value]) -> bool:
 
 def trim_program(program: Program) -> None:
     """Keep the equations and inputs that the outputs need."""
-    wanted = {v for v in program.outs if isinstance(v, int)}
-    kept = []
-    for instr in reversed(program.instrs):
-        if not wanted.isdisjoint(instr.outs):
-            wanted.update(v for v in instr.ins if isinstance(v, int))
-            kept.append(instr)
-    program.instrs = kept[::-1]
+    program.instrs, wanted = needed(program.instrs, program.outs)
     program.ins = [v for v in program.ins if v in wanted]
     program.key = program_key(program)
 
@@ -172,16 +142,11 @@ def dense_body(
     """Write the body as one call: outputs that merely pass an argument on are aliases, not outputs."""
     variable = [not isinstance(v, Const) for v in values]
     shapes = [shape_of(body.avals[v]) for v in body.ins]
-    cols, col_dtypes = [], []
-    for value, is_var, var in zip(values, variable, body.ins, strict=True):
-        if is_var:
-            flat = value.reshape(value.shape[0], -1)
-            cols += [flat[:, i] for i in range(flat.shape[1])]
-            col_dtypes += [body.avals[var].dtype] * flat.shape[1]
+    cols, col_dtypes = split_columns(values, [body.avals[v] for v in body.ins])
     data = [v for v in values if isinstance(v, Const)]
     computed = pattern.computed
 
-    def fn(take: Any, columns: Sequence[Any]) -> list[Any]:
+    def fn(take: Take, columns: Sequence[Numeric]) -> list[jax.Array]:
         args = split_arguments(take, columns, shapes, variable)
         outs = run_program(body, args)
         return [take_places(jnp.ravel(outs[o]), np.array(places)) for o, places in computed.items()]
@@ -192,12 +157,13 @@ def dense_body(
     names = {name for i in body.instrs for name, _ in primitives_of(i)}
     if "while" in names:
         refuse_while(next(i for i in body.instrs for name, _ in primitives_of(i) if name == "while"))
+    call: CallFunction = fn
     if any(n.startswith("custom_vjp") for n in names):
-        fn = by_reverse_mode(fn)
-    if names & _SUSPECT:
-        check_differentiable(instr, fn, [np.dtype(d) for d in col_dtypes], data)
+        call = by_reverse_mode(fn)
+    if not all(primitive(name).twice for name in names):
+        check_differentiable(instr, call, [np.dtype(d) for d in col_dtypes], data)
     key = ("body", body.key, tuple(variable), tuple((o, tuple(p)) for o, p in computed.items()))
-    spec = CallSpec(key, "scan body", fn, m, pattern.jac, pattern.hess, pattern.uses)
+    spec = CallSpec(key, "scan body", call, m, pattern.jac, pattern.hess, pattern.uses)
     out_dtypes = [out_dtype(body, o) for o, p in computed.items() for _ in p]
     lift.instr = instr
     ids = lift.add_call(spec, cols, data, out_dtypes, col_dtypes)

@@ -16,28 +16,47 @@ iterations are written at once.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Literal, TypeAlias
 
+import jax
 import numpy as np
 
+from gnewt.jaxprs import Instr, size_of
+from gnewt.jaxprs.compat import Aval, DType, Numeric
 from gnewt.trace.constants import Const
+from gnewt.trace.template import Op
 
 INPUT, OP, ROW, CALL, CARRY = "input", "op", "row", "call", "carry"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Take:
+    """The columns of a call: take(lo, hi) returns the columns lo..hi-1 as one vector."""
+
+    read: Callable[[int, int], jax.Array]
+    width: int
+    """How many columns there are."""
+
+    def __call__(self, lo: int, hi: int) -> jax.Array:
+        return self.read(lo, hi)
+
+
+CallFunction: TypeAlias = Callable[[Take, Sequence[Numeric]], list[jax.Array]]
+"""(columns, data arrays) ↦ output vectors."""
 
 
 @dataclasses.dataclass(eq=False)
 class CallSpec:
     """A jaxpr applied at many places: a loop body as one dense block, or an opaque operation."""
 
-    key: Any
+    key: Hashable
     name: str
-    fn: Any
-    """fn(cols: list of scalars, data: list of arrays) → list of output scalars."""
+    fn: CallFunction
     m: int
     jac: np.ndarray | None = None
     """bool[m, columns]: structural dependence; dense if None."""
-    hess: Any = None
+    hess: np.ndarray | Literal["none"] | None = None
     """bool[m, columns, columns]: structural curvature of each output; dense if None, zero if "none"."""
     uses: np.ndarray | None = None
     """bool[m, columns]: which columns the value of an output needs; all if None."""
@@ -51,13 +70,13 @@ class Block:
     """A range of ids made by one operation."""
 
     kind: str
-    start: int
     n: int
-    dtype: Any
+    dtype: DType
+    """Says nothing for a call, whose outputs have their own."""
     base: np.ndarray
     offset: int
-    instr: Any = None
-    op: Any = None
+    instr: Instr | None = None
+    op: Op | None = None
     operands: list[np.ndarray] = dataclasses.field(default_factory=list)
     """op: int32[n] for each operand; call: int32[instances] for each column."""
     ptr: np.ndarray | None = None
@@ -65,10 +84,12 @@ class Block:
     coefs: np.ndarray | None = None
     spec: CallSpec | None = None
     data: list[Const] = dataclasses.field(default_factory=list)
-    dtypes: list[Any] = dataclasses.field(default_factory=list)
+    dtypes: list[DType] = dataclasses.field(default_factory=list)
     """call: dtype of each output."""
-    col_dtypes: list[Any] = dataclasses.field(default_factory=list)
+    col_dtypes: list[DType] = dataclasses.field(default_factory=list)
     """call: dtype of each column."""
+    start: int = -1
+    """First id; set when the block is added to the pool."""
 
     @property
     def stop(self) -> int:
@@ -79,6 +100,12 @@ class Block:
         """What a call block applies."""
         assert self.spec is not None
         return self.spec
+
+    @property
+    def operation(self) -> Op:
+        """What an op block applies."""
+        assert self.op is not None
+        return self.op
 
     @property
     def csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -100,10 +127,10 @@ class Pool:
         self.alias: list[tuple[np.ndarray, np.ndarray]] = []
         """(placeholder ids, ids that define them)."""
 
-    def add(self, kind: str, n: int, dtype: Any, base: np.ndarray, offset: int, **fields: Any) -> Block:
-        block = Block(kind, self.size, n, dtype, base, offset, **fields)
+    def add(self, block: Block) -> Block:
+        block.start = self.size
         self.blocks.append(block)
-        self.size += n
+        self.size += block.n
         return block
 
     def starts(self) -> np.ndarray:
@@ -141,17 +168,31 @@ class Pool:
         return np.where(ids >= 0, target[np.maximum(ids, 0)], ids)
 
 
+def split_columns(
+    values: Sequence[Const | np.ndarray], avals: Sequence[Aval]
+) -> tuple[list[np.ndarray], list[DType]]:
+    """Return one column, with its dtype, for every scalar of the values that depend on the variables."""
+    cols: list[np.ndarray] = []
+    dtypes: list[DType] = []
+    for value, aval in zip(values, avals, strict=True):
+        if not isinstance(value, Const):
+            cols += list(value.reshape(value.shape[0], -1).T)
+            dtypes += [aval.dtype] * size_of(value.shape[1:])
+    return cols, dtypes
+
+
 def split_arguments(
-    take: Callable[[int, int], Any],
-    columns: Sequence[Any],
+    take: Take,
+    columns: Sequence[Numeric],
     shapes: Sequence[tuple[int, ...]],
     variable: Sequence[bool],
-) -> list[Any]:
+) -> list[Numeric]:
     """Put the arguments of a call together: variables from scalars begin:end, constants from data columns."""
-    args, at, column = [], 0, iter(columns)
+    args: list[Numeric] = []
+    at, column = 0, iter(columns)
     for shape, is_variable in zip(shapes, variable, strict=True):
         if is_variable:
-            size = int(np.prod(shape, dtype=np.int64))
+            size = size_of(shape)
             args.append(take(at, at + size).reshape(shape))
             at += size
         else:

@@ -1,18 +1,23 @@
-"""Call families: loop bodies and opaque operations, put together from their drafts."""
+"""Families of calls: loop bodies and opaque operations.
+
+In: drafts of equal calls. Out: one `Family` with its function, patterns and data columns.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Hashable
+from types import ModuleType
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from gnewt.graph import Family, take_places
-from gnewt.trace.constants import Const, Constants
-from gnewt.trace.jaxpr import where_of
-from gnewt.trace.pack import ColumnReader, Packer
-from gnewt.trace.pool import Block
+from gnewt.jaxprs import where_of
+from gnewt.trace.constants import Const, Constants, Known
+from gnewt.trace.data_columns import ColumnReader, Packer
+from gnewt.trace.scalar_pool import Block
 from gnewt.trace.template import Template
 
 
@@ -30,7 +35,7 @@ class CallDraft:
     outs: np.ndarray | None
     weights: np.ndarray | None
     rows: np.ndarray
-    key: Any
+    key: Hashable
 
 
 def write_call(
@@ -52,7 +57,7 @@ def write_call(
     is_loss = first.kind == "loss"
     starts = np.array(outputs)
 
-    def psi(x: Any, *data: Any) -> Any:
+    def psi(x: jax.Array, *data: jax.Array) -> jax.Array:
         found = pack.unpack(data[:num_packed])
         take = reader.bind(x, found)
         y = jnp.concatenate([jnp.ravel(o) for o in spec.fn(take, data[num_packed:])])
@@ -99,7 +104,7 @@ def _call_data(
         ]
         shape = (sum(len(r) for r in rows), *parts[0].shape[1:])
 
-        def step(xp: Any, *values: Any, rows: Any = rows) -> tuple[Any]:
+        def step(xp: ModuleType, *values: Known, rows: list[np.ndarray] = rows) -> tuple[Known]:
             return (xp.concatenate([v[r] for v, r in zip(values, rows, strict=True)]),)
 
         arrays.append(constants.apply(step, parts, [(shape, parts[0].dtype)])[0])

@@ -1,8 +1,8 @@
 """Regions: opaque equations closed under edges that cannot be slots (integers, booleans, complex numbers).
 
-LU pivots, sort orders, FFT coefficients: an opaque equation that makes them is joined with everything that
-consumes them, until only real floating-point values leave. Their own integer or boolean operands need no
-region: expressions are evaluated inside the call.
+In: a flat program. Out: the same program, where each opaque equation that makes such values (LU pivots, sort orders, FFT
+coefficients) is joined with everything that consumes them, until only real floating-point values leave. Their own
+integer or boolean operands need no region: expressions are evaluated inside the call.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gnewt._errors import TraceError, explain_error
-from gnewt.trace.jaxpr import Instr, Program, value_key, where_of
-from gnewt.trace.rules import is_float
+from gnewt.jaxprs import Instr, Lit, Program, is_float, literal_key, variables, where_of
+from gnewt.jaxprs.liveness import dependents, read_variables
 
 
 class NeedRegion(Exception):
@@ -36,18 +36,9 @@ class NeedRegion(Exception):
         )
 
 
-def varying_outputs(program: Program, varying: Sequence[bool]) -> tuple[list[bool], set[int]]:
-    """Return which outputs, and which variables, depend on the marked inputs."""
-    found = {v for v, flag in zip(program.ins, varying, strict=True) if flag}
-    for instr in program.instrs:
-        if any(isinstance(v, int) and v in found for v in instr.ins):
-            found.update(instr.outs)
-    return [isinstance(v, int) and v in found for v in program.outs], found
-
-
 def close_regions(program: Program, varying: Sequence[bool], opaque: Callable[[Instr], bool]) -> Program:
     """Replace opaque equations with non-float results, and their consumers, by region equations."""
-    _, found = varying_outputs(program, varying)
+    found = dependents(program.instrs, [v for v, flag in zip(program.ins, varying, strict=True) if flag])
     instrs = program.instrs
     for start in range(len(instrs)):
         instr = instrs[start]
@@ -66,7 +57,7 @@ def close_regions(program: Program, varying: Sequence[bool], opaque: Callable[[I
 
 def _consumed_nonfloat(instrs: list[Instr], instr: Instr) -> bool:
     special = {v for v, a in zip(instr.outs, instr.out_avals, strict=True) if not is_float(a.dtype)}
-    return any(isinstance(v, int) and v in special for other in instrs for v in other.ins)
+    return not special.isdisjoint(read_variables(instrs))
 
 
 def _closure(instrs: list[Instr], start: int) -> set[int]:
@@ -80,19 +71,17 @@ def _closure(instrs: list[Instr], start: int) -> set[int]:
             for v, a in zip(instrs[i].outs, instrs[i].out_avals, strict=True)
             if not is_float(a.dtype)
         }
-        more = {
-            i for i, other in enumerate(instrs) if any(isinstance(v, int) and v in special for v in other.ins)
-        }
+        more = {i for i, other in enumerate(instrs) if not special.isdisjoint(variables(other.ins))}
         after: set[int] = set()
         reach = set(made)
         for i, other in enumerate(instrs):
-            if i not in members and any(isinstance(v, int) and v in reach for v in other.ins):
+            if i not in members and not reach.isdisjoint(variables(other.ins)):
                 after.add(i)
                 reach.update(other.outs)
-        wanted = {v for i in members for v in instrs[i].ins if isinstance(v, int)}
+        wanted = read_variables(instrs[i] for i in members)
         for i in range(len(instrs) - 1, -1, -1):
             if i not in members and not wanted.isdisjoint(instrs[i].outs):
-                wanted.update(v for v in instrs[i].ins if isinstance(v, int))
+                wanted.update(variables(instrs[i].ins))
                 if i in after:
                     more.add(i)
         if more <= members:
@@ -103,10 +92,9 @@ def _closure(instrs: list[Instr], start: int) -> set[int]:
 def _join(program: Program, instrs: list[Instr], members: set[int]) -> list[Instr]:
     inside = [instrs[i] for i in sorted(members)]
     made = {v for instr in inside for v in instr.outs}
-    ins = sorted({v for instr in inside for v in instr.ins if isinstance(v, int) and v not in made})
+    ins = sorted(read_variables(inside) - made)
     outside = [instr for i, instr in enumerate(instrs) if i not in members]
-    read = {v for instr in outside for v in instr.ins if isinstance(v, int)}
-    read |= {v for v in program.outs if isinstance(v, int)}
+    read = read_variables(outside, program.outs)
     outs = [v for v in sorted(made) if v in read]
     body = Program(program.avals, ins, [], inside, list(outs))
     number = {v: i for i, v in enumerate(ins)}
@@ -114,10 +102,7 @@ def _join(program: Program, instrs: list[Instr], members: set[int]) -> list[Inst
         for v in instr.outs:
             number.setdefault(v, len(number))
     parts = tuple(
-        (
-            instr.key,
-            tuple(number[v] if isinstance(v, int) else (str(v.dtype), value_key(v.value)) for v in instr.ins),
-        )
+        (instr.key, tuple(literal_key(v) if isinstance(v, Lit) else number[v] for v in instr.ins))
         for instr in inside
     )
     region = Instr("+".join(dict.fromkeys(i.prim for i in inside)), {}, ins, outs, inside[0].eqn)
@@ -126,12 +111,7 @@ def _join(program: Program, instrs: list[Instr], members: set[int]) -> list[Inst
     region.site = inside[0].site
     region.in_avals = tuple(program.avals[v] for v in ins)
     region.out_avals = tuple(program.avals[v] for v in outs)
-    depends = set(outs)
-    before, later = [], []
-    for instr in outside:
-        if any(isinstance(v, int) and v in depends for v in instr.ins):
-            depends.update(instr.outs)
-            later.append(instr)
-        else:
-            before.append(instr)
+    depends = dependents(outside, outs)
+    later = [instr for instr in outside if not depends.isdisjoint(instr.outs)]
+    before = [instr for instr in outside if depends.isdisjoint(instr.outs)]
     return [*before, region, *later]

@@ -1,0 +1,45 @@
+"""jaxprs: JAX's programs as plain data. The layer below `graph`, `trace` and `kkt`.
+
+In: a closed jaxpr. Out: a flat `Program` (`flatten`), its key (`keys`), what its variables need (`liveness`), its
+values (`replay`). What is known about each primitive stands in one table (`primitives`).
+"""
+
+from gnewt.jaxprs.flatten import ScanSpec, effectful, flatten_jaxpr, primitives_of, scan_spec, trace_jaxpr
+from gnewt.jaxprs.keys import literal_key, program_key, same_operand, value_key
+from gnewt.jaxprs.program import (
+    Instr,
+    Lit,
+    Operand,
+    Program,
+    is_float,
+    shape_of,
+    size_of,
+    variables,
+    where_of,
+)
+from gnewt.jaxprs.replay import bind_instr, bind_scalars, run_program
+
+__all__ = [
+    "Instr",
+    "Lit",
+    "Operand",
+    "Program",
+    "ScanSpec",
+    "bind_instr",
+    "bind_scalars",
+    "effectful",
+    "flatten_jaxpr",
+    "is_float",
+    "literal_key",
+    "primitives_of",
+    "program_key",
+    "run_program",
+    "same_operand",
+    "scan_spec",
+    "shape_of",
+    "size_of",
+    "trace_jaxpr",
+    "value_key",
+    "variables",
+    "where_of",
+]

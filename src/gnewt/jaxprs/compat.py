@@ -1,0 +1,140 @@
+"""What differs between versions of JAX (0.10, 0.11), in one place: the only module that imports `jax.extend.core`.
+
+In: jaxprs, equations and their parameters, as JAX gives them. Out: the same facts under one name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
+
+import jax
+import jax.extend.core as jex
+import numpy as np
+from jax.typing import ArrayLike
+
+from gnewt._errors import _LIBRARY_ROOTS
+
+Equation: TypeAlias = jex.JaxprEqn
+AnyJaxpr: TypeAlias = jex.Jaxpr | jex.ClosedJaxpr
+"""A jaxpr, closed or not: in jax 0.11 both are one type."""
+Atom: TypeAlias = jex.Var | jex.Literal
+Params: TypeAlias = Mapping[str, Any]
+"""Parameters of an equation. Each primitive has its own; JAX does not type them."""
+Numeric: TypeAlias = ArrayLike
+"""A number or an array, known or traced."""
+
+
+if TYPE_CHECKING:
+    DType: TypeAlias = np.dtype
+else:
+    DType = object
+    """A dtype. Those of PRNG keys are no NumPy dtypes, which no program computes with."""
+
+
+@runtime_checkable
+class Aval(Protocol):
+    """Shape and dtype of a variable."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+
+_NAMES = {
+    "pjit": "jit",
+    "core_closed_call": "closed_call",
+    "remat2": "remat",
+    "checkpoint": "remat",
+    "copy_p": "copy",
+    "custom_vjp_call_jaxpr": "custom_vjp_call",
+    "scatter_add": "scatter-add",
+    "scatter_mul": "scatter-mul",
+    "scatter_sub": "scatter-sub",
+}
+"""Names that some versions of JAX give to a primitive → the name that gnewt uses."""
+
+
+def primitive_name(eqn: Equation) -> str:
+    """Return the name of an equation's primitive, the same for all versions of JAX."""
+    return _NAMES.get(eqn.primitive.name, eqn.primitive.name)
+
+
+def aval_of(atom: Atom) -> Aval:
+    """Return shape and dtype of an operand."""
+    return atom.aval  # type: ignore[return-value]
+
+
+def is_literal(atom: Atom) -> TypeGuard[jex.Literal]:
+    """Whether an operand is a number of the program text."""
+    return isinstance(atom, jex.Literal)
+
+
+def is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:
+    """Whether a parameter of an equation is a jaxpr."""
+    return hasattr(value, "eqns") or hasattr(value, "jaxpr")
+
+
+def open_jaxpr(jaxpr: AnyJaxpr) -> tuple[jex.Jaxpr, Sequence[Numeric]]:
+    """Split a closed jaxpr into jaxpr and constants."""
+    inner: jex.Jaxpr = getattr(jaxpr, "jaxpr", jaxpr)  # type: ignore[assignment]
+    return inner, getattr(jaxpr, "consts", ())
+
+
+def call_body(eqn: Equation) -> AnyJaxpr:
+    """Return the jaxpr that a call applies."""
+    return eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
+
+
+def called_jaxprs(eqn: Equation) -> Iterator[AnyJaxpr]:
+    """Iterate over all jaxprs among the parameters of an equation."""
+    return jex.jaxprs_in_params(eqn.params)
+
+
+def scan_counts(params: Params) -> tuple[int, int]:
+    """Return the numbers of constants and of carries of a scan."""
+    if "num_consts" in params:
+        return params["num_consts"], params["num_carry"]
+    # In jax 0.11 a scan has flat trees of (consts, carry, xs) and (carry, ys) instead.
+    consts, carry = params["ft_in"].unpack()[:2]
+    return _tree_size(consts), _tree_size(carry)
+
+
+def _tree_size(part: Any) -> int:
+    return len(part) if hasattr(part, "__len__") else part.num_leaves
+
+
+def bind_equation(eqn: Equation, args: Sequence[Numeric]) -> list[jax.Array]:
+    """Apply an equation to values (tracers included), all operands given."""
+    found = eqn.primitive.get_bind_params(eqn.params)
+    # Some versions of JAX return functions besides the parameters.
+    functions, params = found if isinstance(found, tuple) else ((), found)
+    with eqn.ctx.manager:
+        outs = eqn.primitive.bind(*functions, *args, **params)
+    return list(outs) if eqn.primitive.multiple_results else [outs]
+
+
+# Where
+
+
+def is_library(jaxpr: jex.Jaxpr) -> bool:
+    """Whether a jaxpr was traced from a function of JAX or gnewt, not of the user."""
+    info = getattr(getattr(jaxpr, "debug_info", None), "func_src_info", None) or ""
+    return any(root in info for root in _LIBRARY_ROOTS)
+
+
+def where_of_equation(eqn: Equation | None) -> str:
+    """Return `file:line` of the user's code that made an equation; empty where JAX does not know."""
+    try:
+        frames = eqn.source_info.traceback.frames  # type: ignore[union-attr]
+    except AttributeError:
+        return ""
+    for frame in frames:
+        name = frame.file_name
+        if not any(root in name for root in _LIBRARY_ROOTS):
+            line = getattr(frame, "line_num", None) or getattr(frame, "start_line", 0)
+            return f"{os.path.relpath(name) if os.path.isabs(name) else name}:{line}"
+    return ""

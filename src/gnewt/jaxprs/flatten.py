@@ -1,0 +1,183 @@
+"""The reader: closed jaxpr → flat `Program`. Everything above reads JAX functions through it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from gnewt.jaxprs import compat
+from gnewt.jaxprs.compat import AnyJaxpr, Atom, Equation, Numeric, Params, aval_of, primitive_name
+from gnewt.jaxprs.keys import program_key, value_key
+from gnewt.jaxprs.liveness import drop_dead
+from gnewt.jaxprs.program import Instr, Lit, Operand, Program
+
+CALLS = frozenset({"jit", "closed_call", "core_call", "remat"})
+"""Calls that mean nothing but their body."""
+VALUE_CALLS = CALLS | {"custom_jvp_call"}
+"""Calls whose values are those of their body: for programs that are not differentiated any more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ScanSpec:
+    """What a scan equation says, whatever the version of JAX."""
+
+    body: Program
+    num_consts: int
+    num_carry: int
+    length: int
+    reverse: bool
+
+
+def trace_jaxpr(f: Callable, args: Sequence[object]) -> tuple[AnyJaxpr, Any]:
+    """Trace f anew (JAX's own cache would return the constants of an earlier call); (jaxpr, output tree)."""
+    return jax.make_jaxpr(lambda *inner: f(*inner), return_shape=True)(*args)
+
+
+def flatten_jaxpr(jaxpr: AnyJaxpr, hoisted: list[Numeric], inlined: Collection[str] = CALLS) -> Program:
+    """Turn a closed jaxpr into a Program.
+
+    Args:
+        jaxpr: the closed jaxpr.
+        hoisted: captured constants are appended to it, in a fixed order.
+        inlined: primitives that are replaced by their bodies.
+    """
+    program = Program([], [], [], [], [])
+    opened, consts = compat.open_jaxpr(jaxpr)
+    env: dict[Atom, Operand] = {}
+    for var in opened.invars:
+        env[var] = at = program.new_var(aval_of(var))
+        program.ins.append(at)
+    _Reader(program, hoisted, inlined).read(opened, consts, env, None)
+    program.outs = [_operand(env, v) for v in opened.outvars]
+    # Side effects are refused before it matters that their equations have no readers.
+    drop_dead(program)
+    program.key = program_key(program)
+    return program
+
+
+def _operand(env: Mapping[Atom, Operand], atom: Atom) -> Operand:
+    return Lit(atom.val, aval_of(atom)) if compat.is_literal(atom) else env[atom]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    program: Program
+    hoisted: list[Numeric]
+    inlined: Collection[str]
+
+    def read(
+        self, jaxpr: Any, consts: Sequence[Numeric], env: dict[Atom, Operand], site: Equation | None
+    ) -> None:
+        """Append the equations of a jaxpr, and of what it calls; `site` is the outermost call of a library."""
+        program = self.program
+        for var, value in zip(jaxpr.constvars, consts, strict=True):
+            env[var] = at = program.new_var(aval_of(var))
+            program.consts.append((at, len(self.hoisted)))
+            self.hoisted.append(value)
+        for eqn in jaxpr.eqns:
+            name = primitive_name(eqn)
+            ins = [_operand(env, v) for v in eqn.invars]
+            if name in self.inlined and not eqn.effects:
+                inner, inner_consts = compat.open_jaxpr(compat.call_body(eqn))
+                # One jaxpr may be called many times: its variables are bound anew for each call.
+                scope: dict[Atom, Operand] = dict(zip(inner.invars, ins, strict=True))
+                # JAX traces a library function once: its equations then name the line that called it first.
+                where = site if site is not None else eqn if compat.is_library(inner) else None
+                self.read(inner, inner_consts, scope, where)
+                env.update(zip(eqn.outvars, [_operand(scope, v) for v in inner.outvars], strict=True))
+                continue
+            outs = [program.new_var(aval_of(var)) for var in eqn.outvars]
+            env.update(zip(eqn.outvars, outs, strict=True))
+            bodies = tuple(flatten_jaxpr(sub, self.hoisted, self.inlined) for sub in _bodies(name, eqn))
+            program.instrs.append(
+                Instr(
+                    name,
+                    eqn.params,
+                    ins,
+                    outs,
+                    eqn,
+                    bodies,
+                    key=(name, _params_key(eqn.params, bodies)),
+                    site=eqn if site is None else site,
+                    in_avals=tuple(aval_of(v) for v in eqn.invars),
+                    out_avals=tuple(aval_of(v) for v in eqn.outvars),
+                )
+            )
+
+
+def _bodies(name: str, eqn: Equation) -> Sequence[AnyJaxpr]:
+    return (eqn.params["jaxpr"],) if name == "scan" else eqn.params["branches"] if name == "cond" else ()
+
+
+def _params_key(params: Params, bodies: tuple[Program, ...]) -> Hashable:
+    if not params:
+        return ()
+    rest = tuple((k, _param_key(v)) for k, v in sorted(params.items()) if not (bodies and _holds_jaxpr(v)))
+    return (rest, tuple(b.key for b in bodies))
+
+
+def _holds_jaxpr(value: object) -> bool:
+    return any(compat.is_jaxpr(v) for v in (value if isinstance(value, tuple | list) else (value,)))
+
+
+def _param_key(value: Any) -> Hashable:
+    if compat.is_jaxpr(value):
+        hoisted: list[Numeric] = []
+        program = flatten_jaxpr(value, hoisted)
+        return (program.key, tuple(value_key(h) for h in hoisted if not isinstance(h, Tracer)))
+    if isinstance(value, tuple | list):
+        return (type(value).__name__, tuple(_param_key(v) for v in value))
+    if isinstance(value, np.ndarray):
+        return (value.shape, value.tobytes())
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value
+
+
+# Facts about equations
+
+
+def scan_spec(instr: Instr) -> ScanSpec:
+    """Read the parameters of a scan equation."""
+    num_consts, num_carry = compat.scan_counts(instr.params)
+    return ScanSpec(
+        instr.bodies[0], num_consts, num_carry, int(instr.params["length"]), bool(instr.params["reverse"])
+    )
+
+
+def effectful(jaxpr: AnyJaxpr) -> Equation | None:
+    """Return the first equation with side effects, or None."""
+    for eqn in compat.open_jaxpr(jaxpr)[0].eqns:
+        if eqn.effects:
+            for sub in compat.called_jaxprs(eqn):
+                found = effectful(sub)
+                if found is not None:
+                    return found
+            return eqn
+    return None
+
+
+def count_equations(jaxpr: AnyJaxpr) -> int:
+    """Count the equations of a jaxpr, those of its calls included."""
+    eqns = compat.open_jaxpr(jaxpr)[0].eqns
+    return len(eqns) + sum(count_equations(sub) for eqn in eqns for sub in compat.called_jaxprs(eqn))
+
+
+def primitives_of(instr: Instr) -> Iterator[tuple[str, Equation]]:
+    """Iterate over (primitive name, equation) of an equation and everything it calls."""
+    for inner in [instr] if instr.region is None else instr.region.instrs:
+        yield from _primitives(inner.eqn)
+
+
+def _primitives(eqn: Equation) -> Iterator[tuple[str, Equation]]:
+    yield primitive_name(eqn), eqn
+    for sub in compat.called_jaxprs(eqn):
+        for inner in compat.open_jaxpr(sub)[0].eqns:
+            yield from _primitives(inner)

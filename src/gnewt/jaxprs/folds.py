@@ -1,0 +1,73 @@
+"""Folds: primitives on known values, in NumPy. Eager JAX would compile each new operation and shape.
+
+Functions of (equation, *values); values have a leading batch axis (length 1 or B).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gnewt.jaxprs import indices
+from gnewt.jaxprs.program import Instr
+
+
+def choose(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
+    """select_n."""
+    number = np.asarray(which).astype(np.int64)
+    out = np.broadcast_to(cases[0], np.broadcast_shapes(number.shape, *[np.shape(c) for c in cases]))
+    for i, case in enumerate(cases[1:], 1):
+        out = np.where(number == i, case, out)
+    return out
+
+
+def divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """div: integers are truncated towards zero, as by XLA."""
+    if x.dtype.kind == "f":
+        return x / y
+    y = np.where(y == 0, 1, y)
+    down = x // y
+    return down + ((down * y != x) & ((x < 0) != (y < 0))).astype(x.dtype)
+
+
+def clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return np.minimum(np.maximum(x, low), high)
+
+
+def integer_pow(instr: Instr, x: np.ndarray) -> np.ndarray:
+    y = instr.params["y"]
+    return x**y if y >= 0 else 1 / x ** (-y)
+
+
+def convert(instr: Instr, x: np.ndarray) -> np.ndarray:
+    return x.astype(instr.params["new_dtype"])
+
+
+def iota(instr: Instr) -> np.ndarray:
+    shape, dim = instr.params["shape"], instr.params["dimension"]
+    line = np.arange(shape[dim]).reshape([-1 if d == dim else 1 for d in range(len(shape))])
+    return np.broadcast_to(line, shape)[None].astype(instr.params["dtype"])
+
+
+def reduce(function: np.ufunc, instr: Instr, x: np.ndarray) -> np.ndarray:
+    """Reduce over the axes of the equation."""
+    return function.reduce(x, axis=tuple(a + 1 for a in instr.params["axes"]), dtype=x.dtype)
+
+
+def gather(instr: Instr, array: np.ndarray, index: np.ndarray) -> np.ndarray:
+    places = indices.gather_index(instr, index)
+    filler = np.asarray(indices.gather_filler(instr), array.dtype) if (places < 0).any() else None
+    return indices.take_flat(array, places, filler)
+
+
+def dynamic_slice(instr: Instr, array: np.ndarray, *starts: np.ndarray) -> np.ndarray:
+    return indices.take_flat(array, indices.dynamic_slice_index(instr, starts))
+
+
+def dynamic_update_slice(
+    instr: Instr, array: np.ndarray, update: np.ndarray, *starts: np.ndarray
+) -> np.ndarray:
+    return indices.replace_at(array, indices.dynamic_slice_index(instr, starts), update)
+
+
+def scatter(instr: Instr, array: np.ndarray, index: np.ndarray, update: np.ndarray) -> np.ndarray:
+    return indices.replace_at(array, indices.scatter_index(instr, index), update)
