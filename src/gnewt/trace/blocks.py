@@ -35,7 +35,8 @@ _INDEXED = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2, "scatter
 """Primitive → position of its first index operand."""
 
 
-_MOVEMENT = {*MOVES, "gather", "dynamic_slice"}
+_TAKES = {"gather", "dynamic_slice"}
+"""Primitives besides `MOVES` that move scalars, where their indices are known."""
 
 
 _SUSPECT = {
@@ -139,7 +140,9 @@ def hoist_movement(lift: Lifter, loop: Loop, env: dict[int, Value]) -> Program:
         ready = not any(isinstance(v, int) and v in late for v in instr.ins)
         if ready:
             ins = [lift.literal(v) if isinstance(v, Lit) else env[v] for v in instr.ins]
-            if all(isinstance(v, Const) for v in ins) or (instr.prim in _MOVEMENT and _indices_known(ins)):
+            if all(isinstance(v, Const) for v in ins) or (
+                (instr.prim in MOVES or instr.prim in _TAKES) and _indices_known(ins)
+            ):
                 env.update(zip(instr.outs, lift.apply(instr, ins), strict=True))
                 continue
         rest.append(instr)
