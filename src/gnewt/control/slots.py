@@ -21,10 +21,16 @@ def control_slots(problem: Problem, structure: Structure) -> np.ndarray:
 def state_slots(problem: Problem, structure: Structure) -> np.ndarray:
     """int[T, nx]: slots of the states (with their memory) before each stage, -1 for what is no slot.
 
-    A leaf of the state that does not influence the cost, or does not depend on the controls, has no slot.
+    A leaf of the state that does not influence the cost, or does not depend on the controls, has no slot. Where two states
+    of a stage are one computation (both are the same control, say), their slot counts for the first of them.
     """
     found: list[Output] = jax.tree.leaves(cast(dict[str, PyTree], structure.outputs)["states"])
-    return _rows(problem.horizon, [leaf.slots for leaf in found])
+    rows = _rows(problem.horizon, [leaf.slots for leaf in found])
+    for row in rows:
+        seen, first = np.unique(row, return_index=True)
+        if len(seen) < len(row):
+            row[np.isin(np.arange(len(row)), first, invert=True)] = -1
+    return rows
 
 
 def _rows(horizon: int, leaves: list[np.ndarray]) -> np.ndarray:

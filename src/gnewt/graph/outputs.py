@@ -40,7 +40,7 @@ class Output:
     @property
     def is_slot(self) -> np.ndarray:
         """bool, in the shape of the leaf."""
-        return self.slots >= 0
+        return np.asarray(self.slots >= 0)
 
     def __repr__(self) -> str:
         counts = [(kind, int(np.sum(self.kinds == kind))) for kind in Kind]

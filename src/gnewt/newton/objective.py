@@ -58,14 +58,15 @@ class Objective:
         target: Any,
         argnums: int | Sequence[int] = 0,
         has_aux: bool = False,
+        keep: bool | str | Sequence[str] = (),
     ) -> None:
         self.target = target
         self.traced: TracedFunction | None = None
         if isinstance(target, Graph | Structure):
-            if argnums != 0 or has_aux:
+            if argnums != 0 or has_aux or keep:
                 raise GraphError("argnums and has_aux are for functions: a graph knows its inputs")
         elif callable(target):
-            self.traced = trace_function(target, argnums, has_aux)
+            self.traced = trace_function(target, argnums, has_aux, keep)
         else:
             raise TypeError(
                 explain_error(
