@@ -6,6 +6,7 @@ In: ids of operands. Out: ids of rows (sums) and of products, in the scalar pool
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -134,12 +135,14 @@ def _sparse_rows(
 
 
 def _dot_operand(
-    value: Value, aval: Aval, contract: Sequence[int], batch: Sequence[int], lift: Lifter
+    value: Value, aval: Aval, contract: Sequence[SupportsIndex], batch: Sequence[SupportsIndex], lift: Lifter
 ) -> np.ndarray:
     return _dot_array(lift.ids(value), aval, contract, batch)
 
 
-def _dot_array(ids: np.ndarray, aval: Aval, contract: Sequence[int], batch: Sequence[int]) -> np.ndarray:
+def _dot_array(
+    ids: np.ndarray, aval: Aval, contract: Sequence[SupportsIndex], batch: Sequence[SupportsIndex]
+) -> np.ndarray:
     """Bring an operand to [lead, batch, free, contracted]."""
     shape = shape_of(aval)
     free = [d for d in range(len(shape)) if d not in contract and d not in batch]
