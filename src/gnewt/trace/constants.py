@@ -72,7 +72,7 @@ class Constants:
         self.entries: list[Const] = []
         self.inputs: list[int] = []
         self._steps: list[tuple[PreludeStep, tuple[int, ...], tuple[int, ...]]] = []
-        self._watched: dict[tuple[int, str], bytes] = {}
+        self.watched: dict[tuple[int, str], bytes] = {}
         self._starts: list[int] = []
         self._owners: list[int] = []
         self._num_elements = 0
@@ -119,7 +119,7 @@ class Constants:
         if const.value is None:
             raise Unknown
         if not const.fixed:
-            self._watched[const.index, kind] = _digest(const.value, kind)
+            self.watched[const.index, kind] = _digest(const.value, kind)
         value = np.asarray(const.value)
         return value if kind == "value" else value != 0
 
@@ -133,7 +133,7 @@ class Constants:
             xp = jnp if any(isinstance(a, Tracer) for a in args) else np
             for i, value in zip(outs, fn(xp, *args), strict=True):
                 values[i] = value
-        for (index, kind), digest in self._watched.items():
+        for (index, kind), digest in self.watched.items():
             if isinstance(values[index], Tracer) or _digest(values[index], kind) != digest:
                 return values, False
         return values, True

@@ -192,7 +192,7 @@ def _finish(
         else:
             out = outs[j]
             assert out is not None
-            over_time = _over_time(lift.ids(out), batch, length)
+            over_time = stack_iterations(lift.ids(out), batch, length)
             if loop.sums[j]:
                 first = lift.ids(loop.init[j])
                 first = np.broadcast_to(first, (batch, *first.shape[1:]))
@@ -208,12 +208,12 @@ def _finish(
         elif isinstance(out, Const):
             results.append(_stack_const(lift, out, batch, spec))
         else:
-            over_time = _over_time(out, batch, length)
+            over_time = stack_iterations(out, batch, length)
             results.append(over_time[:, ::-1] if spec.reverse else over_time)
     return results
 
 
-def _over_time(ids: np.ndarray, batch: int, length: int) -> np.ndarray:
+def stack_iterations(ids: np.ndarray, batch: int, length: int) -> np.ndarray:
     return np.broadcast_to(ids, (batch * length, *ids.shape[1:])).reshape(batch, length, *ids.shape[1:])
 
 
