@@ -146,7 +146,7 @@ def _dot_array(
     """Bring an operand to [lead, batch, free, contracted]."""
     shape = shape_of(aval)
     free = [d for d in range(len(shape)) if d not in contract and d not in batch]
-    moved = ids.transpose(0, *[d + 1 for d in (*batch, *free, *contract)])
+    moved = ids.transpose(0, *[int(d) + 1 for d in (*batch, *free, *contract)])
     sizes = [size_of(shape[d] for d in dims) for dims in (batch, free, contract)]
     return moved.reshape(ids.shape[0], *sizes)
 
