@@ -7,7 +7,7 @@ positions, -1 for a place that is filled or dropped. `take_flat` and `replace_at
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -87,7 +87,7 @@ def scatter_index(instr: Instr, indices: np.ndarray) -> np.ndarray:
 def _windows(
     instr: Instr,
     indices: np.ndarray,
-    index_map: Sequence[int],
+    index_map: Sequence[SupportsIndex],
     sizes: tuple[int, ...],
     kept: list[int],
     clip: bool,
@@ -101,7 +101,7 @@ def _windows(
     return np.where(valid.reshape(valid.shape + (1,) * inner.ndim), index, -1)
 
 
-def _in_order(index: np.ndarray, window_dims: Sequence[int], rank: int) -> np.ndarray:
+def _in_order(index: np.ndarray, window_dims: Sequence[SupportsIndex], rank: int) -> np.ndarray:
     """Bring [B, *batch dims, *window dims] to the order in which the array has them."""
     batch_dims = [i for i in range(rank) if i not in window_dims]
     order = {dim: 1 + i for i, dim in enumerate((*batch_dims, *window_dims))}
@@ -113,7 +113,7 @@ def _start_positions(
     numbers: Any,
     shape: tuple[int, ...],
     sizes: tuple[int, ...],
-    index_map: Sequence[int],
+    index_map: Sequence[SupportsIndex],
     clip: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Flat position of every window's first element, and whether the window is in bounds. [B, *batch dims]."""

@@ -6,6 +6,7 @@ In: ids of operands. Out: ids of rows (sums) and of products, in the scalar pool
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -134,16 +135,18 @@ def _sparse_rows(
 
 
 def _dot_operand(
-    value: Value, aval: Aval, contract: Sequence[int], batch: Sequence[int], lift: Lifter
+    value: Value, aval: Aval, contract: Sequence[SupportsIndex], batch: Sequence[SupportsIndex], lift: Lifter
 ) -> np.ndarray:
     return _dot_array(lift.ids(value), aval, contract, batch)
 
 
-def _dot_array(ids: np.ndarray, aval: Aval, contract: Sequence[int], batch: Sequence[int]) -> np.ndarray:
+def _dot_array(
+    ids: np.ndarray, aval: Aval, contract: Sequence[SupportsIndex], batch: Sequence[SupportsIndex]
+) -> np.ndarray:
     """Bring an operand to [lead, batch, free, contracted]."""
     shape = shape_of(aval)
     free = [d for d in range(len(shape)) if d not in contract and d not in batch]
-    moved = ids.transpose(0, *[d + 1 for d in (*batch, *free, *contract)])
+    moved = ids.transpose(0, *[int(d) + 1 for d in (*batch, *free, *contract)])
     sizes = [size_of(shape[d] for d in dims) for dims in (batch, free, contract)]
     return moved.reshape(ids.shape[0], *sizes)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import SupportsIndex
 
 import jax
 import numpy as np
@@ -74,7 +75,7 @@ def _write_elementwise(scalars: ScalarProgram, instr: Instr, ins: list[np.ndarra
     return np.array(nodes, np.int32).reshape(aval.shape)
 
 
-def _reduce(scalars: ScalarProgram, x: np.ndarray, axes: Sequence[int], name: str) -> np.ndarray:
+def _reduce(scalars: ScalarProgram, x: np.ndarray, axes: Sequence[SupportsIndex], name: str) -> np.ndarray:
     kept = [a for a in range(x.ndim) if a not in axes]
     shape = tuple(x.shape[a] for a in kept)
     count = size_of(x.shape[a] for a in axes)
@@ -96,7 +97,7 @@ def _dot(scalars: ScalarProgram, instr: Instr, a: np.ndarray, b: np.ndarray) -> 
         raise NotScalar("a large product")
     groups = size_of(a.shape[i] for i in batch_a)
 
-    def rows(x: np.ndarray, batch: Sequence[int], contract: Sequence[int]) -> np.ndarray:
+    def rows(x: np.ndarray, batch: Sequence[SupportsIndex], contract: Sequence[SupportsIndex]) -> np.ndarray:
         """Bring an operand to [groups, free, contracted]."""
         free = [i for i in range(x.ndim) if i not in (*contract, *batch)]
         count = size_of(x.shape[i] for i in free)
