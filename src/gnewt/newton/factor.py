@@ -198,7 +198,7 @@ class Factor:
                 DDP's, `"zero"` for iLQR's.
         """
         self._refuse_traced("policy")
-        return make_policy(self.system, self.point.data, self.models, self.shift, duals)
+        return make_policy(self.system, self.point.data, self.models, jnp.asarray(self.shift), duals)
 
     # Probability: N(0, (H + μI)⁻¹), as in a Laplace approximation. Not in the hot path: the reference engine answers.
 
