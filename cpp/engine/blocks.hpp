@@ -1,6 +1,5 @@
-// Blocks of sources: how their numbers are visited, and moved into the parts of a front. Called by everything that
-// loads a front (load.hpp, fronts.hpp, gathering.hpp) and by the solves (solve.hpp), which read Jacobians from the
-// sources.
+// Blocks of sources: how the numbers of a block are visited, and moved into the parts of a front. Called by all that
+// loads a front (load.hpp, fronts.hpp, gathering.hpp), and by solve.hpp, where Jacobians are read from the sources.
 #pragma once
 #include "plan_view.hpp"
 #include "vec.hpp"

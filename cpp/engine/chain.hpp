@@ -1,5 +1,5 @@
-// Chains: stages that follow each other are eliminated one after the other, in one go, and the Schur complement stays
-// where it is on the stack. ChainAscent eliminates, descend_chain computes the solution. Called by quick.hpp.
+// Chains: stages that follow each other are eliminated in one go, and their Schur complements take the same place on
+// the stack. ChainAscent eliminates, descend_chain computes the solution. Called by quick.hpp.
 //
 // A stage has p pairs, q inputs and p states; n = p + q. Its rows and columns without pairs are [u | x].
 #pragma once
@@ -85,7 +85,7 @@ public:
     }
 
 private:
-    // A small stage is loaded while the stage before it waits for its pivots.
+    // A small stage is loaded while the stage before waits for pivots.
     static constexpr bool kEarly = Sizes::small;
     // Sums over F of other stages are taken while the stage itself waits for pivots, if three or more pivots are there
     // to wait for.
@@ -179,8 +179,8 @@ private:
         return in_place;
     }
 
-    // What goes into the diagonal and the right-hand sides, but for the terms of FᵀW; and F, if it is not there yet. The
-    // compiler must be told what is usual: it unrolls no loops in branches that it takes for cold.
+    // What goes into the diagonal and the right-hand sides, but for the terms of FᵀW; and F, if it is not there yet.
+    // The compiler must be told what is usual: it unrolls no loops in branches that it takes for cold.
     GNEWT_INLINE void sum_early(bool in_place) const {
         if (__builtin_expect(in_place, true)) {
             sum_inputs();
@@ -286,7 +286,7 @@ private:
     const Call<T>& call_;
     const Stage<T, Sizes>& stage_;
     const int64_t p_, q_, n_, ld_, at_, ldp_;  // at: the first column of the states; ld, ldp: leading dimensions
-    Message& message_;                         // from the stage before; it becomes the message of the last stage
+    Message& message_;                         // of the stage before; becomes that of the last stage
     T* __restrict factor_;                     // where the rows of L of this stage go
     const bool split_;                         // states begin with a vector, and one block holds the inputs
     T* const z_;

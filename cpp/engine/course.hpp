@@ -1,5 +1,5 @@
-// The course of an elimination: how far the elimination has come. The quick and the careful form share one course, so
-// that each form can go on where the other stopped. Made by elimination.hpp.
+// The course of an elimination: how far the elimination has come. Made by elimination.hpp. The quick and the careful
+// form share one course: each form can go on where the other form stopped.
 #pragma once
 #include "gathering.hpp"
 #include "pivots.hpp"
@@ -64,8 +64,8 @@ struct Course {
     T* factor;                // where the rows of L of this front go, if it takes the pivots of the plan
     int64_t num_waiting = 0;  // messages on the stack; those of the children of the next front are the last
     Tally tally;
-    // A row is lost: all of it is little of what was summed into it. Only noise that was followed from the leaves on
-    // can tell whether such a row is zero.
+    // A row is lost: the whole row is little of what was summed into the row. Only noise that was followed from the
+    // leaves on can tell whether such a row is zero.
     bool lost = false;
     Buffer<T> stack, z;  // z: right-hand sides as rows of L, at the unknowns that were eliminated
     Buffer<Message> waiting;

@@ -36,7 +36,7 @@ public:
     }
 
 private:
-    // Write what the pivots say of H. Pairs of a free plan have one positive and one negative pivot each: they do not
+    // Write what the pivots say of H. A pair of a free plan has one positive and one negative pivot: these do not
     // count.
     void report(Status status) {
         const Tally& tally = course_.tally;

@@ -3,8 +3,8 @@
 //
 // A causal front is primal-only: its pairs are substituted, x_p = F [u; ξ], without a division, and duals are never
 // computed; its inputs are eliminated by LDLᵀ with a test on every pivot. A front of a free plan holds duals. A front
-// whose pivots are not those of the plan leaves a record. Unknowns that find no stable pivot are delayed to the parent,
-// where they stand before the others.
+// whose pivots are not those of the plan leaves a record. Unknowns that find no stable pivot are delayed to the parent:
+// delayed unknowns stand before the others there.
 #pragma once
 #include "careful.hpp"
 #include "course.hpp"
@@ -49,7 +49,7 @@ public:
     int64_t largest() const { return largest_; }  // the largest front, without its pairs
     int32_t first_null() const { return first_null_; }
 
-    static constexpr int64_t kEndIntegers = 4;  // of the index: two int64 behind the records that say where they end
+    static constexpr int64_t kEndIntegers = 4;  // at the end of the index: two int64, the ends of the records
 
 private:
     using Search = Careful<T, Assembled<T>>;

@@ -1,6 +1,6 @@
 // Gathering: a wide front right behind many leaves takes their messages at once. On the stack, messages of many leaves
-// would take far more memory than the front. Both eliminations look ahead for such a front and add leaves to it
-// (course.hpp, quick.hpp); fronts.hpp eliminates it.
+// would take far more memory than the front. Both eliminations look ahead for such a front (course.hpp, quick.hpp);
+// fronts.hpp eliminates the front.
 #pragma once
 #include "blocks.hpp"
 #include "messages.hpp"

@@ -2,7 +2,8 @@
 // fronts are small and stay in the cache (packed.hpp is for the others).
 //
 // All products of the eliminations are computed here, tile by tile. FIXED functions are unrolled where they are called,
-// for sizes that the compiler knows; the others are compiled once and called.
+// for sizes that the compiler knows. The others (*_call) are compiled once; they take matrices by reference, since a
+// matrix that was just put together would be copied to the stack by one load that waits for two stores.
 #pragma once
 #include "vec.hpp"
 
@@ -147,7 +148,7 @@ struct Extent {
 // OUT[i, j] (=, C[i, j] +, C[i, j] -) Σ_l A[l, i] B[l, j], l in [0, k), on an extent. Columns are rounded up to whole
 // vectors and rows to tiles, so a little of the other triangle is written too: both must be scratch.
 template <class T, int UPDATE>
-GNEWT_INLINE void multiply_inline(int64_t k, const Extent& extent, ConstView<T> a, ConstView<T> b, ConstView<T> c,
+GNEWT_INLINE void multiply_inline(int64_t k, const Extent extent, ConstView<T> a, ConstView<T> b, ConstView<T> c,
                                   View<T> out) {
     const int64_t cols = padded<T>(extent.cols);
     over_rows(extent.first, extent.last, [&](int64_t i, const auto rows) GNEWT_LAMBDA {
@@ -159,8 +160,8 @@ GNEWT_INLINE void multiply_inline(int64_t k, const Extent& extent, ConstView<T> 
 }
 
 template <class T, int UPDATE>
-__attribute__((noinline)) inline void multiply_call(int64_t k, const Extent& extent, ConstView<T> a, ConstView<T> b,
-                                                    ConstView<T> c, View<T> out) {
+__attribute__((noinline)) inline void multiply_call(int64_t k, const Extent& extent, const ConstView<T>& a,
+                                                    const ConstView<T>& b, const ConstView<T>& c, const View<T>& out) {
     multiply_inline<T, UPDATE>(k, extent, a, b, c, out);
 }
 
@@ -193,8 +194,9 @@ GNEWT_INLINE void multiply_asking_inline(int64_t k, int64_t rows, int64_t cols, 
     });
 }
 template <class T>
-__attribute__((noinline)) inline void multiply_asking_call(int64_t k, int64_t rows, int64_t cols, ConstView<T> a,
-                                                           ConstView<T> b, View<T> out, Asking ask) {
+__attribute__((noinline)) inline void multiply_asking_call(int64_t k, int64_t rows, int64_t cols, const ConstView<T>& a,
+                                                           const ConstView<T>& b, const View<T>& out,
+                                                           const Asking& ask) {
     multiply_asking_inline<T>(k, rows, cols, a, b, out, ask);
 }
 template <class T, bool FIXED>
@@ -220,7 +222,7 @@ struct Term {
 
 // OUT = plus - minus, the lower triangle of n rows.
 template <class T>
-GNEWT_INLINE void multiply_less_inline(int64_t n, const Term<T>& plus, const Term<T>& minus, View<T> out) {
+GNEWT_INLINE void multiply_less_inline(int64_t n, const Term<T> plus, const Term<T> minus, View<T> out) {
     over_rows(0, n, [&](int64_t i, const auto rows) GNEWT_LAMBDA {
         constexpr int r = int(decltype(rows)::value);
         over_columns<T, widest(r)>(padded<T>(min(i + r, n)), [&](int64_t j, const auto width) GNEWT_LAMBDA {
@@ -234,7 +236,7 @@ GNEWT_INLINE void multiply_less_inline(int64_t n, const Term<T>& plus, const Ter
 }
 template <class T>
 __attribute__((noinline)) inline void multiply_less_call(int64_t n, const Term<T>& plus, const Term<T>& minus,
-                                                         View<T> out) {
+                                                         const View<T>& out) {
     multiply_less_inline<T>(n, plus, minus, out);
 }
 template <class T, bool FIXED>

@@ -69,7 +69,7 @@ GNEWT_INLINE int32_t load_pairs(const Call<T>& call, const Front& front, const P
 // blocks of R are written, not added. Never inlined: this function needs the registers for itself.
 template <class T>
 __attribute__((noinline)) inline void load_sources(const Call<T>& call, const Front& front, const PairParts<T>& pairs,
-                                                   bool apart, View<T> rest, T* size) {
+                                                   bool apart, const View<T>& rest, T* size) {
     const Shape& shape = front.shape;
     if (shape.p && !pairs.dense) std::memset(pairs.f.at, 0, size_t(shape.p * pairs.f.ld) * sizeof(T));
     int32_t k = load_pairs(call, front, pairs);

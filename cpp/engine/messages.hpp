@@ -1,5 +1,5 @@
-// Messages: Schur complements that wait on a stack until their parent takes them; and how they are added to the parts
-// of the parent. Both eliminations write messages; quick.hpp, fronts.hpp and gathering.hpp add them.
+// Messages: Schur complements that wait on a stack for the parent front; and how messages are added to the parts of the
+// parent. Both eliminations write messages; quick.hpp, fronts.hpp and gathering.hpp add messages to a front.
 #pragma once
 #include "gemm.hpp"
 #include "plan_view.hpp"

@@ -1,4 +1,4 @@
-// Noise: what rounding left in the entries of a front that is eliminated carefully, and how large it may be.
+// Noise: what rounding left in the entries of a front that is eliminated carefully, and how large noise may be.
 //
 // Three sources of noise are told apart: sums of sources (Assembled), products with pairs (Substituted), and what came
 // with the children or arose in this elimination (CarefulFront). careful.hpp asks whether a pivot is more than noise.

@@ -51,8 +51,8 @@ GNEWT_INLINE void pack_columns(int64_t k, int64_t top, int64_t whole, ConstView<
 // C[i, j] (+, -)= Σ_l A[l, i] B[l, j] for i in [first, last), j in [i, cols), with k <= kPackedRows. Columns are
 // rounded up to whole vectors, and a little of the other triangle is written too. `scratch`: packed_size(cols).
 template <class T, int UPDATE>
-__attribute__((noinline)) inline void multiply_packed(int64_t k, const Extent& extent, ConstView<T> a, ConstView<T> b,
-                                                      View<T> c, T* scratch) {
+__attribute__((noinline)) inline void multiply_packed(int64_t k, const Extent& extent, const ConstView<T>& a,
+                                                      const ConstView<T>& b, const View<T>& c, T* scratch) {
     constexpr int64_t wide = kStrip<T>, size = kTileRows;
     const int64_t end = padded<T>(extent.cols), begin = floor_to_vector<T>(extent.first), strips = (end - begin) / wide,
                   behind = begin + strips * wide;

@@ -57,7 +57,7 @@ protected:
     // else.) Rows of duals do not count: they are bare as a rule.
     bool bare(int64_t c) const { return f_.bound[c] == 0 && f_.ids[c] < f_.primal; }
 
-    // Make entry (c, i) zero where the panel, which has just been applied to it, left rounding only.
+    // Make entry (c, i) zero where the panel, just applied to the entry, left rounding only.
     void flush(T& entry, int64_t c, int64_t i) const {
         if (entry == 0) return;
         T before = entry, size = 0;

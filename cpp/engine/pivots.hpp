@@ -1,5 +1,5 @@
-// What the pivots say of the matrix: inertia, determinant, the smallest pivot. Both eliminations add the pivots that
-// they take; elimination.hpp reports the sums.
+// What the pivots say of the matrix: inertia, determinant, the smallest pivot. Both eliminations add their pivots here;
+// elimination.hpp reports the sums.
 #pragma once
 #include <cmath>
 

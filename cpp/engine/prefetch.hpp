@@ -50,7 +50,7 @@ public:
     }
 
 private:
-    static constexpr int64_t kMost = 8;  // ranges: a stage has four or five blocks that lie apart
+    static constexpr int64_t kMost = 8;  // ranges at most; what lies beyond is not asked for
     struct Range {
         int32_t block;
         int64_t from, to;  // relative to where the block begins

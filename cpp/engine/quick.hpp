@@ -233,7 +233,7 @@ private:
                 if (shape.blocks[k].kind == kC) at.beside = min(at.beside, int64_t(shape.blocks[k].col));
         }
         if (!at.in_place && p) {
-            std::memset(at.weight, 0, size_t(at.ldp + p * (at.ldp + columns)) * sizeof(T));  // and PP and v behind it
+            std::memset(at.weight, 0, size_t(at.ldp + p * (at.ldp + columns)) * sizeof(T));  // weights, PP, v
             children.add_to_pairs({p, {at.pp, at.ldp}, {at.c, ld}, {at.v, columns, 1}, at.weight});
         }
         if (at.straight)  // the diagonal before this front
@@ -385,7 +385,7 @@ private:
             for (int64_t j = 0; j < k; ++j) a[k * ld + j] = a[j * ld + k];
     }
 
-    static constexpr int32_t kAskedBlocks = 16;  // blocks of a front that are looked at: asking for more takes too long
+    static constexpr int32_t kAskedBlocks = 16;  // blocks of a front that are asked for at most
 
     Course<T>& course_;
     const Call<T>& call_;

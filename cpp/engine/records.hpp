@@ -1,5 +1,5 @@
-// Records: what fronts leave whose pivots are not those of the plan. fronts.hpp writes records, solve.hpp and quick.hpp
-// read them on the way up and down the tree.
+// Records: what fronts leave whose pivots are not those of the plan. fronts.hpp writes records; solve.hpp and quick.hpp
+// read the records on the way up and down the tree.
 #pragma once
 #include "vec.hpp"
 

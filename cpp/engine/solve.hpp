@@ -143,7 +143,7 @@ inline void substitute_pairs(const Front& front, const T* sources, T* x, const T
         }
     }
     if (!(shape.flags & kNested)) return;
-    // The last pair reads no other; each one before it reads later ones only.
+    // The last pair reads no other pair; each pair reads later pairs only.
     for (int32_t row = shape.p - 1; row >= 0; --row)
         for_reads(front, sources, row, [&](int64_t j, T v) { axpy(x + row * columns, v, x + j * columns, columns); });
 }

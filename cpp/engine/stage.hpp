@@ -81,7 +81,7 @@ constexpr int known_apart(Any) {
 // Hessians that are whole packed triangles, of which there may be several.
 template <class T, class Sizes>
 struct Stage {
-    static constexpr int kMost = 4;  // Hessians of a kind: of the dynamics, the stage cost, and up to two more terms
+    static constexpr int kMost = 4;  // Hessians of one part at most: a front with more is no stage
     Sizes sizes;
 
     // Columns of F and R are [u | x]. States begin with a vector where no more vectors are needed then: `apart`.
