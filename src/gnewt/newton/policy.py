@@ -14,6 +14,7 @@ from jaxtyping import Float, Int
 from gnewt.graph import Data, Structure
 from gnewt.kkt import CausalOrder, FoundPolicies, LocalModels
 from gnewt.newton.causal import causal_elimination
+from gnewt.newton.numbers import RealLike
 from gnewt.newton.system import System
 
 
@@ -108,14 +109,14 @@ def make_policy(
     system: System,
     data: Data,
     models: LocalModels,
-    shift: Array | float,
+    shift: RealLike,
     duals: str = "adjoint",
     square_root: bool = False,
 ) -> Policy:
     """Eliminate once more, causally, and keep what is known of the inputs."""
     elimination = causal_elimination(system)
 
-    def run(arrays: Any, data: Data, models: LocalModels, shift: Array | float) -> FoundPolicies:
+    def run(arrays: Any, data: Data, models: LocalModels, shift: RealLike) -> FoundPolicies:
         bound = elimination.bind(arrays)
         return bound.eliminate(data, models, shift, duals, True, square_root, definite=False)
 
