@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Hashable
 from functools import cached_property
-from typing import Any
+from typing import TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,14 +14,14 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import GraphError, explain_error
-from gnewt._typing import Array, Callable, PyTree
+from gnewt._typing import Array, Callable, Columns, PyTree, X
 from gnewt.graph.evaluate import evaluate
 from gnewt.graph.family import Family, check_family
 from gnewt.graph.layout import Layout, make_layout
 from gnewt.graph.schedule import Schedule, make_schedule
 from gnewt.graph.show import show_structure
 
-Data = tuple[tuple[Any, ...], ...]
+Data: TypeAlias = tuple[Columns, ...]
 """For each family, its data arguments."""
 
 
@@ -35,7 +36,7 @@ class Structure:
     families: tuple[Family, ...]
     num_inputs: int
     num_slots: int
-    in_tree: Any
+    in_tree: object
     """Treedef of the input pytree."""
     in_avals: tuple[jax.ShapeDtypeStruct, ...]
     """Shape and dtype of each leaf; leaf order is slot order."""
@@ -47,7 +48,7 @@ class Structure:
     """The auxiliary data of a traced function, with an `Output` for each leaf: which slots hold it. None without any."""
 
     @cached_property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Working precision: the promotion of the input dtypes."""
         return jnp.result_type(*[a.dtype for a in self.in_avals])
 
@@ -171,22 +172,22 @@ class Structure:
         return self._value(self.maps, data, x)
 
     @cached_property
-    def _memo(self) -> dict[Any, Any]:
+    def _memo(self) -> dict[Hashable, object]:
         return {}
 
-    def memo(self, key: Any, make: Callable[[], Any]) -> Any:
+    def memo(self, key: Hashable, make: Callable[[], X]) -> X:
         """Return what `make` made for this key, once per structure: plans, compiled functions."""
         if key not in self._memo:
             self._memo[key] = make()
-        return self._memo[key]
+        return cast(X, self._memo[key])
 
     @cached_property
-    def maps(self) -> Any:
+    def maps(self) -> tuple[np.ndarray, ...]:
         """Index arrays of the evaluation, passed to compiled functions as arguments, not baked in."""
         return self.layout.arrays
 
     @cached_property
-    def _value(self) -> Any:
+    def _value(self) -> Callable[..., jax.Array]:
         return jax.jit(lambda maps, data, x: evaluate(self, maps, data, x)[0])
 
     def __str__(self) -> str:

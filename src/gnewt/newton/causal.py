@@ -25,6 +25,7 @@ from gnewt.kkt import (
     local_blocks,
     path_walk,
 )
+from gnewt.newton.numbers import RealLike
 from gnewt.newton.system import System, on_device
 from gnewt.plan import ORDERS, kkt_graph
 
@@ -50,7 +51,7 @@ class CausalElimination:
         self,
         data: Data,
         models: LocalModels,
-        shift: Array | float,
+        shift: RealLike,
         duals: str,
         keep_values: bool = False,
         square_root: bool = False,

@@ -36,7 +36,7 @@ _LITTLE = 10
 
 
 def minimize(
-    target: Callable | Graph | Structure,
+    target: Callable[..., PyTree] | Graph | Structure,
     x0: X | Result[X],
     args: tuple[PyTree, ...] = (),
     *,

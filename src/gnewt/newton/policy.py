@@ -116,7 +116,7 @@ def make_policy(
     """Eliminate once more, causally, and keep what is known of the inputs."""
     elimination = causal_elimination(system)
 
-    def run(arrays: Any, data: Data, models: LocalModels, shift: Array | float) -> FoundPolicies:
+    def run(arrays: Any, data: Data, models: LocalModels, shift: RealLike) -> FoundPolicies:
         bound = elimination.bind(arrays)
         return bound.eliminate(data, models, shift, duals, True, square_root, definite=False)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar, Concatenate, Literal, ParamSpec, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 
 from gnewt._errors import AccuracyWarning, StepError, explain_error
-from gnewt._typing import PyTree
+from gnewt._typing import PyTree, X
 from gnewt.graph import Certificate, Graph, Structure
 from gnewt.kkt import EliminationStatus
 from gnewt.newton.check import self_check
@@ -21,6 +21,7 @@ from gnewt.newton.objective import Objective
 from gnewt.newton.statuses import StepStatus, status_of, step_status
 from gnewt.newton.system import OrderLike, System, system_of
 
+P = ParamSpec("P")
 _MOST_FRONTS = 10_000
 """Fronts of a plan (about 0.3 ms each) up to which the reference engine confirms that a Hessian is singular."""
 
@@ -99,8 +100,45 @@ class StepInfo:
         return show("StepInfo", self.code, lambda: f"<StepInfo: {self}>")
 
 
+class StepOptions(TypedDict, total=False):
+    """Further options of `newton_step` and `factorize`."""
+
+    order: OrderLike
+    shift: RealLike
+    curvature: str
+    engine: str
+    check: bool
+
+
+@overload
 def newton_step(
-    target: Callable | Graph | Structure,
+    target: Callable[Concatenate[X, P], PyTree],
+    argnums: Literal[0] = 0,
+    *,
+    has_aux: Literal[False] = False,
+    full_output: Literal[False] = False,
+    **options: Unpack[StepOptions],
+) -> Callable[Concatenate[X, P], X]: ...
+@overload
+def newton_step(
+    target: Callable[Concatenate[X, P], PyTree],
+    argnums: Literal[0] = 0,
+    *,
+    has_aux: Literal[False] = False,
+    full_output: Literal[True],
+    **options: Unpack[StepOptions],
+) -> Callable[Concatenate[X, P], tuple[X, StepInfo]]: ...
+@overload
+def newton_step(
+    target: Callable[..., PyTree] | Graph | Structure,
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    full_output: bool = False,
+    **options: Unpack[StepOptions],
+) -> Callable[..., PyTree]: ...
+def newton_step(
+    target: Callable[..., PyTree] | Graph | Structure,
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
@@ -110,7 +148,7 @@ def newton_step(
     curvature: str = "exact",
     engine: str = "auto",
     check: bool = True,
-) -> Callable[..., Any]:
+) -> Callable[..., PyTree]:
     """Return a function that computes the Newton step δ = -(H + μI)⁻¹ g.
 
     Args:
@@ -135,7 +173,7 @@ def newton_step(
     """
     objective = Objective(target, argnums, has_aux)
 
-    def compute(*args: PyTree) -> Any:
+    def compute(*args: PyTree) -> PyTree:
         aux = (objective.aux(args),) if has_aux else ()
         factor = _factor(objective, args, order, shift, curvature, engine, check)
         # Inside jit the step is as the elimination gives it: a residual would cost a Hessian-vector product.
@@ -152,8 +190,24 @@ def newton_step(
     return compute
 
 
+@overload
 def factorize(
-    target: Callable | Graph | Structure,
+    target: Callable[..., PyTree] | Graph | Structure,
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: Literal[False] = False,
+    **options: Unpack[StepOptions],
+) -> Callable[..., Factor]: ...
+@overload
+def factorize(
+    target: Callable[..., PyTree] | Graph | Structure,
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool,
+    **options: Unpack[StepOptions],
+) -> Callable[..., tuple[Factor, PyTree]]: ...
+def factorize(
+    target: Callable[..., PyTree] | Graph | Structure,
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
@@ -162,14 +216,14 @@ def factorize(
     shift: RealLike = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
-) -> Callable[..., Any]:
+) -> Callable[..., Factor | tuple[Factor, PyTree]]:
     """Return a function that eliminates H + μI at its arguments and returns a `Factor`.
 
     Arguments as in `newton_step`. A singular H gives a Factor that knows it (`is_singular`).
     """
     objective = Objective(target, argnums, has_aux)
 
-    def compute(*args: PyTree) -> Any:
+    def compute(*args: PyTree) -> Factor | tuple[Factor, PyTree]:
         factor = _factor(objective, args, order, shift, curvature, engine, check)
         if not factor.is_traced and int(factor.numbers.status) == EliminationStatus.NONFINITE:
             raise StepError(describe(factor).message)

@@ -82,7 +82,7 @@ class TracedFunction:
         f: Callable,
         argnums: int | Sequence[int] = 0,
         has_aux: bool = False,
-        rules: dict[str, Callable] | None = None,
+        rules: dict[str, Callable[..., object]] | None = None,
         keep: bool | str | Sequence[str] = (),
     ) -> None:
         self.f = f
@@ -296,12 +296,12 @@ def trace_function(
 
 
 def trace_graph(
-    f: Callable,
+    f: Callable[..., PyTree],
     *args: PyTree,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
     keep: bool | str | Sequence[str] = (),
-    rules: dict[str, Callable] | None = None,
+    rules: dict[str, Callable[..., object]] | None = None,
 ) -> Structure:
     """Find the computational structure of f at arguments of these shapes: slots and families.
 
