@@ -5,17 +5,17 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+from jax.typing import ArrayLike
 
 from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Array, PyTree
 
 
-def bind(f: Any, name: str, positional: int, known: tuple[str, ...]) -> Callable:
+def bind(f: object, name: str, positional: int, known: tuple[str, ...]) -> Callable:
     """Call f with those of the named arguments that it asks for."""
     if not callable(f):
         raise bad(f"{name} is {type(f).__name__}, not a function", f"give a JAX function {name}(x, ...)")
@@ -38,7 +38,7 @@ def bind(f: Any, name: str, positional: int, known: tuple[str, ...]) -> Callable
             f,
         )
 
-    def call(*args: Any, **extras: Any) -> Any:
+    def call(*args: PyTree, **extras: PyTree) -> PyTree:
         missing = [n for n in wanted if n not in extras]
         if missing:
             hints = {"dt": "final_time", "past_x": "history", "past_u": "history"}
@@ -61,7 +61,7 @@ def floats(tree: PyTree, name: str) -> PyTree:
     return out
 
 
-def _checked(leaf: Any, name: str) -> Array:
+def _checked(leaf: PyTree, name: str) -> Array:
     array = strong(float(leaf) if isinstance(leaf, bool | int | float) else leaf)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise bad(f"{name} has dtype {array.dtype}", "give real numbers: .astype(float)")
@@ -70,7 +70,7 @@ def _checked(leaf: Any, name: str) -> Array:
     return array
 
 
-def strong(leaf: Any) -> Array:
+def strong(leaf: PyTree) -> Array:
     """An array with a dtype of its own: weakly typed ones would be traced apart."""
     return jnp.asarray(leaf, jnp.result_type(leaf))
 
@@ -114,7 +114,7 @@ def like(value: PyTree, old: PyTree, name: str) -> PyTree:
     return value
 
 
-def next_state(new: PyTree, x: PyTree, dynamics: Any) -> PyTree:
+def next_state(new: PyTree, x: PyTree, dynamics: object) -> PyTree:
     """The state that the dynamics returned, if it is one like x."""
     if jax.tree.structure(new) != jax.tree.structure(x):
         raise bad(
@@ -134,7 +134,7 @@ def next_state(new: PyTree, x: PyTree, dynamics: Any) -> PyTree:
     return jax.tree.map(lambda leaf, old: jnp.asarray(leaf, old.dtype), new, x)
 
 
-def scalar(value: Any, name: str, cost: Any) -> Any:
+def scalar(value: PyTree, name: str, cost: object) -> ArrayLike:
     """A cost, if it is one number."""
     if jax.tree.structure(value).num_nodes != 1 or value is None:
         raise bad(f"{name} returns {jax.tree.structure(value)}, not a scalar", "return one number", cost)
@@ -145,7 +145,7 @@ def scalar(value: Any, name: str, cost: Any) -> Any:
     return value
 
 
-def bad(what: str, remedy: str, function: Any = None) -> GraphError:
+def bad(what: str, remedy: str, function: object = None) -> GraphError:
     """Make an error that points at a function of the problem, or at the line that called gnewt."""
     code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
     where = user_line() if code is None else f"{os.path.relpath(code.co_filename)}:{code.co_firstlineno}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -93,7 +93,7 @@ def _program(problem: Problem, iterations: int, method: str) -> Callable[..., MP
     policies = search if isinstance(search, Rollout) else Rollout()
     curvature = getattr(search, "curvature", "exact")
 
-    def program(given: dict[str, Any], us: PyTree, feedback: Feedback) -> MPCStep:
+    def program(given: dict[str, PyTree], us: PyTree, feedback: Feedback) -> MPCStep:
         here = problem.with_given(given)
         start = _follow(here, us, feedback)
         point = Objective(stages.with_states, has_aux=True).at((start, given))
@@ -129,7 +129,7 @@ def _follow(problem: Problem, us: PyTree, feedback: Feedback) -> PyTree:
     unravel = ravel_pytree(jax.tree.map(lambda a: a[0], us))[1]
 
     def simulate(closed: Array) -> tuple[PyTree, Array]:
-        def policy(t: Any, x: PyTree) -> PyTree:
+        def policy(t: Array, x: PyTree) -> PyTree:
             away = ravel_pytree(x)[0] - feedback.states[t]
             return unravel(flat[t] + closed * (feedback.gains[t] @ away))
 

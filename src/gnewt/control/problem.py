@@ -6,13 +6,13 @@ minimise  Σ_t l(x_t, u_t) + l_T(x_T)   subject to   x_{t+1} = f(x_t, u_t),  x_0
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from gnewt._typing import Array, PyTree
 from gnewt.control.check import bad, bind, floats, like, next_state, past, rows, scalar, strong
@@ -28,14 +28,14 @@ DECISIONS = ("params", "final_time")
 class Stages:
     """The functions of a problem, and everything about it that is not a number. One object for all `replace`d problems."""
 
-    dynamics: Any
-    stage_cost: Any
-    final_cost: Any
+    dynamics: object
+    stage_cost: object
+    final_cost: object
     horizon: int
     optimize: tuple[str, ...]
     timed: bool
     """Whether a final time is given: then t and dt are real, else t counts stages."""
-    compiled: dict[Any, Callable] = dataclasses.field(default_factory=dict)
+    compiled: dict[Hashable, Callable] = dataclasses.field(default_factory=dict)
     """Functions compiled for this problem."""
 
     @cached_property
@@ -50,23 +50,27 @@ class Stages:
         """Raise GraphError where a function asks for an argument that there is not."""
         _ = self._calls
 
-    def split(self, decision: PyTree, given: dict[str, Any]) -> tuple[PyTree, dict[str, Any]]:
+    def split(self, decision: PyTree, given: dict[str, PyTree]) -> tuple[PyTree, dict[str, PyTree]]:
         """(controls, numbers of the problem with those that are decided on in their place)."""
         if not self.optimize:
             return decision, given
         return decision["us"], given | {name: decision[name] for name in self.optimize}
 
-    def advance(self, carry: PyTree, u: PyTree, stage: tuple[Any, PyTree], given: dict[str, Any]) -> PyTree:
+    def advance(
+        self, carry: PyTree, u: PyTree, stage: tuple[ArrayLike, PyTree], given: dict[str, PyTree]
+    ) -> PyTree:
         """The carry (x and its memory) one stage later."""
         new = self._calls[0](carry["x"], u, **self._extras(carry, stage, given))
         return self._remember(carry, next_state(new, carry["x"], self.dynamics), u)
 
-    def cost(self, carry: PyTree, u: PyTree, stage: tuple[Any, PyTree], given: dict[str, Any]) -> Array:
+    def cost(
+        self, carry: PyTree, u: PyTree, stage: tuple[ArrayLike, PyTree], given: dict[str, PyTree]
+    ) -> ArrayLike:
         """l(x, u) at a stage."""
         found = self._calls[1](carry["x"], u, **self._extras(carry, stage, given))
         return scalar(found, "stage_cost", self.stage_cost)
 
-    def last_cost(self, carry: PyTree, given: dict[str, Any]) -> Any:
+    def last_cost(self, carry: PyTree, given: dict[str, PyTree]) -> ArrayLike:
         """l_T(x)."""
         extras = self._extras(carry, (self.horizon, None), given)
         return scalar(self._calls[2](carry["x"], **extras), "final_cost", self.final_cost)
@@ -96,11 +100,13 @@ class Stages:
         """The objective alone."""
         return lambda decision, given: self.with_states(decision, given)[0]
 
-    def stages(self, given: dict[str, Any]) -> tuple[Any, PyTree]:
+    def stages(self, given: dict[str, PyTree]) -> tuple[Array, PyTree]:
         """(stage numbers, data): what a scan over the stages runs over."""
         return jnp.arange(self.horizon), given["data"]
 
-    def _extras(self, carry: PyTree, stage: tuple[Any, PyTree], given: dict[str, Any]) -> dict[str, Any]:
+    def _extras(
+        self, carry: PyTree, stage: tuple[ArrayLike, PyTree], given: dict[str, PyTree]
+    ) -> dict[str, PyTree]:
         number, data = stage
         out = {"t": number, "data": data, "params": given["params"]}
         if self.timed:
@@ -143,15 +149,15 @@ class Problem:
 
     def __init__(
         self,
-        dynamics: Any,
-        stage_cost: Any,
-        final_cost: Any,
+        dynamics: object,
+        stage_cost: object,
+        final_cost: object,
         x0: PyTree,
-        horizon: Any,
+        horizon: object,
         *,
         data: PyTree = None,
         params: PyTree = None,
-        final_time: Any = None,
+        final_time: ArrayLike | None = None,
         optimize: Sequence[str] | str = (),
         history: tuple[PyTree, PyTree] | None = None,
     ) -> None:
@@ -170,7 +176,7 @@ class Problem:
         if past_u is not None:
             start["past_u"] = past(past_u, "past_controls", None)
         self.stages = Stages(dynamics, stage_cost, final_cost, int(horizon), names, final_time is not None)
-        self.given: dict[str, Any] = {
+        self.given: dict[str, PyTree] = {
             "start": start,
             "data": rows(data, int(horizon), "data"),
             "params": floats(params, "params") if "params" in names else jax.tree.map(strong, params),
@@ -190,7 +196,7 @@ class Problem:
         """The objective."""
         return self.stages.objective(decision, self.given)
 
-    def replace(self, **numbers: Any) -> Problem:
+    def replace(self, **numbers: PyTree) -> Problem:
         """Other numbers in the same problem: x0, data, params, final_time. Nothing is traced or compiled anew."""
         given = dict(self.given)
         for name, value in numbers.items():
@@ -202,7 +208,7 @@ class Problem:
                 raise bad(f"a problem has no {name!r} to replace", "replace x0, data, params or final_time")
         return self.with_given(given)
 
-    def with_given(self, given: dict[str, Any]) -> Problem:
+    def with_given(self, given: dict[str, PyTree]) -> Problem:
         """The same problem with all its numbers replaced; they are not checked."""
         out = object.__new__(Problem)
         out.stages, out.given = self.stages, given
@@ -223,7 +229,7 @@ class Problem:
         """States with their memory: a dict with leaves [horizon + 1, ...]."""
         us, given = self.stages.split(decision, self.given)
 
-        def stage(carry: PyTree, xs: Any) -> tuple[PyTree, PyTree]:
+        def stage(carry: PyTree, xs: tuple[PyTree, tuple[Array, PyTree]]) -> tuple[PyTree, PyTree]:
             after = self.stages.advance(carry, xs[0], xs[1], given)
             return after, after
 
@@ -231,7 +237,7 @@ class Problem:
         return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), given["start"], later)
 
     def simulate(
-        self, policy: Callable[[Any, PyTree], PyTree], decision: PyTree = None
+        self, policy: Callable[[Array, PyTree], PyTree], decision: PyTree = None
     ) -> tuple[PyTree, PyTree, Array]:
         """Run u = policy(t, x) from x0: (states, controls, cost). t is the stage number; with a history, x is the dict
         {"x", "past_x", "past_u"}.
@@ -241,7 +247,7 @@ class Problem:
         """
         given = self.given if decision is None else self.stages.split(decision, self.given)[1]
 
-        def stage(carry: PyTree, at: Any) -> Any:
+        def stage(carry: PyTree, at: tuple[Array, PyTree]) -> tuple[PyTree, PyTree]:
             u = policy(at[0], carry["x"] if len(carry) == 1 else carry)
             after = self.stages.advance(carry, u, at, given)
             return after, (carry["x"], u, self.stages.cost(carry, u, at, given))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from jax.typing import ArrayLike
 from jaxtyping import Float
 
 from gnewt._errors import PlanError, explain_error
@@ -39,9 +40,9 @@ def solve(
     max_steps: int = 200,
     search: Any = None,
     square_root: bool = False,
-    order: Any = "stages",
+    order: str | Sequence[object] | np.ndarray = "stages",
     verbose: bool = False,
-    callback: Callable[[Progress], Any] | None = None,
+    callback: Callable[[Progress], object] | None = None,
     time_limit: float = float("inf"),
     check: bool = True,
 ) -> Solution:
@@ -118,10 +119,10 @@ class Solution:
         return self._decided("params")
 
     @property
-    def final_time(self) -> Any:
+    def final_time(self) -> PyTree:
         return self._decided("final_time")
 
-    def _decided(self, name: str) -> Any:
+    def _decided(self, name: str) -> PyTree:
         return self.result.x[name] if name in self.problem.stages.optimize else self.problem.given[name]
 
     @property
@@ -243,7 +244,7 @@ class Solution:
         given = stages.split(self.result.x, self.problem.given)[1]
         last, unravel = ravel_pytree(jax.tree.map(lambda a: a[-1], self.problem.carries(self.result.x)))
 
-        def cost(z: Array) -> Any:
+        def cost(z: Array) -> ArrayLike:
             return stages.last_cost(unravel(z), given)
 
         return np.asarray(jax.grad(cost)(last)), np.asarray(jax.hessian(cost)(last))
@@ -256,7 +257,7 @@ class Solution:
             unravel = ravel_pytree(jax.tree.map(lambda a: a[0], self.us))[1]
             return states, controls, jnp.asarray(self.gains, states.dtype), unravel
 
-    def policy(self, t: Any, x: PyTree) -> PyTree:
+    def policy(self, t: ArrayLike, x: PyTree) -> PyTree:
         """u = ū_t + K_t(x - x̄_t) at stage t. With a history, x is the dict {"x", "past_x", "past_u"}. Traceable."""
         states, controls, gains, unravel = self._nominal
         return unravel(controls[t] + gains[t] @ (ravel_pytree(x)[0] - states[t]))

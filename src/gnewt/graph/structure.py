@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Hashable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,8 @@ from gnewt.graph.family import Family, check_family
 from gnewt.graph.layout import Layout, make_layout
 from gnewt.graph.schedule import Schedule, make_schedule
 from gnewt.graph.show import show_structure
+
+T = TypeVar("T")
 
 Data = tuple[tuple[Any, ...], ...]
 """For each family, its data arguments."""
@@ -47,7 +50,7 @@ class Structure:
     """The auxiliary data of a traced function, with an `Output` for each leaf: which slots hold it. None without any."""
 
     @cached_property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """Working precision: the promotion of the input dtypes."""
         return jnp.result_type(*[a.dtype for a in self.in_avals])
 
@@ -171,17 +174,17 @@ class Structure:
         return self._value(self.maps, data, x)
 
     @cached_property
-    def _memo(self) -> dict[Any, Any]:
+    def _memo(self) -> dict[Hashable, object]:
         return {}
 
-    def memo(self, key: Any, make: Callable[[], Any]) -> Any:
+    def memo(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what `make` made for this key, once per structure: plans, compiled functions."""
         if key not in self._memo:
             self._memo[key] = make()
-        return self._memo[key]
+        return cast("T", self._memo[key])
 
     @cached_property
-    def maps(self) -> Any:
+    def maps(self) -> tuple[np.ndarray, ...]:
         """Index arrays of the evaluation, passed to compiled functions as arguments, not baked in."""
         return self.layout.arrays
 

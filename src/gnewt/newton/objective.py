@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -13,8 +13,11 @@ from jax.core import Tracer
 
 from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import PyTree
-from gnewt.graph import Data, Graph, Handle, Structure, evaluate
-from gnewt.trace import TracedFunction, trace_function
+from gnewt.graph import Data, Graph, Handle, Maps, Structure, evaluate
+from gnewt.trace import Replay, TracedFunction, trace_function
+
+Order: TypeAlias = str | Sequence[object] | np.ndarray
+"""The name of an elimination order, or slots (of a `Graph` also handles) in order."""
 
 LONG = 600
 """Equations of f beyond which its derivatives are not compiled: XLA takes minutes for an unrolled loop of a few
@@ -28,10 +31,10 @@ class Point:
 
     x: Array
     data: Data
-    captured: Any
+    captured: PyTree
     """Values that `replay` needs besides x."""
     structure: Structure = dataclasses.field(metadata={"static": True})
-    replay: Callable[[Any, Any], Any] | None = dataclasses.field(metadata={"static": True})
+    replay: Replay | None = dataclasses.field(metadata={"static": True})
     """The function itself, (captured, x) ↦ f; None for a graph, which is its own function."""
     is_long: bool = dataclasses.field(metadata={"static": True})
     """The function has too many equations for its derivatives to be compiled."""
@@ -43,7 +46,7 @@ class Point:
             isinstance(v, Tracer) for v in jax.tree_util.tree_leaves((self.x, self.data, self.captured))
         )
 
-    def original(self, maps: Any, x: Array) -> Array:
+    def original(self, maps: Maps, x: Array) -> Array:
         """Evaluate the objective at other inputs: the function itself, unless it is too long to be compiled."""
         if self.replay is None or self.is_long:
             return evaluate(self.structure, maps, self.data, x)[0]
@@ -55,7 +58,7 @@ class Objective:
 
     def __init__(
         self,
-        target: Any,
+        target: object,
         argnums: int | Sequence[int] = 0,
         has_aux: bool = False,
         keep: bool | str | Sequence[str] = (),
@@ -76,7 +79,7 @@ class Objective:
                 )
             )
 
-    def at(self, args: Sequence[Any]) -> Point:
+    def at(self, args: Sequence[PyTree]) -> Point:
         """Find structure, data and flat inputs at these arguments."""
         if self.traced is not None:
             found = self.traced.find(args)
@@ -88,13 +91,13 @@ class Objective:
         tree: PyTree = args[0] if len(args) == 1 else tuple(args)
         return Point(structure.ravel(tree), structure.data, (), structure, None, False)
 
-    def slots(self, order: str | Sequence[Any] | np.ndarray) -> Any:
+    def slots(self, order: Order) -> Order:
         """Translate an order of handles into an order of slots."""
         if isinstance(order, str) or not isinstance(self.target, Graph):
             return order
         return [self.target.slots(h) if isinstance(h, Handle) else h for h in order]
 
-    def aux(self, args: Sequence[Any]) -> Any:
+    def aux(self, args: Sequence[PyTree]) -> PyTree:
         """Evaluate f once more for its auxiliary output (not compiled: f may capture new values at each call)."""
         assert self.traced is not None
         return self.traced.f(*args)[1]

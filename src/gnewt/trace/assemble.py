@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Hashable
 
 import jax.numpy as jnp
 import numpy as np
 
+from gnewt._typing import Array
 from gnewt.graph import Family
 from gnewt.trace.callfamily import CallDraft, write_call
 from gnewt.trace.constants import Const, Constants
 from gnewt.trace.fuse import MAX_ARGS, MAX_OPS, Fuser
 from gnewt.trace.groups import Groups, merge_columns, sharing, unique_rows
-from gnewt.trace.jaxpr import where_of
+from gnewt.trace.jaxpr import Instr, where_of
 from gnewt.trace.pack import Packer
 from gnewt.trace.pool import CALL, OP, ROW, Block, Pool
 from gnewt.trace.rules import is_float
@@ -28,7 +29,7 @@ class Draft:
     kind: str
     """"loss" or "node"."""
     template: Template
-    instr: Any
+    instr: Instr | None
     args: list[np.ndarray] = dataclasses.field(default_factory=list)
     consts: list[np.ndarray] = dataclasses.field(default_factory=list)
     weights: list[np.ndarray] = dataclasses.field(default_factory=list)
@@ -38,10 +39,12 @@ class Draft:
 class Assembler:
     """Collects drafts, numbers the slots, and writes families with their data columns."""
 
-    def __init__(self, pool: Pool, constants: Constants, fuser: Fuser, groups: Groups, dtype: Any) -> None:
+    def __init__(
+        self, pool: Pool, constants: Constants, fuser: Fuser, groups: Groups, dtype: np.dtype
+    ) -> None:
         self.pool, self.constants, self.fuser, self.groups = pool, constants, fuser, groups
         self.dtype = dtype
-        self.drafts: dict[Any, Draft] = {}
+        self.drafts: dict[tuple[str, int], Draft] = {}
         self.calls: list[CallDraft] = []
         self.fixed_slots: dict[int, int] = {}
         """Constant id → id of a slot that holds it (first stages of loops)."""
@@ -76,7 +79,7 @@ class Assembler:
                 self._terms("node", cols[terms], coefs[terms], places[owner], block.instr)
 
     def _terms(
-        self, kind: str, ids: np.ndarray, coefs: np.ndarray, outs: np.ndarray | None, instr: Any
+        self, kind: str, ids: np.ndarray, coefs: np.ndarray, outs: np.ndarray | None, instr: Instr | None
     ) -> None:
         """Draft coef · value, as losses or as contributions to sums."""
         if not ids.size:
@@ -90,19 +93,26 @@ class Assembler:
             chosen = np.flatnonzero(codes == code)
             template = self.groups.table.templates[code]
             args, consts = self.groups.columns(ids[chosen], template)
-            source = instr if instr is not None else self._instr_of(ids[chosen[0]])
+            source = instr if instr is not None else self._instr_of(int(ids[chosen[0]]))
             self._draft(
                 kind, template, source, args, consts, coefs[chosen], None if outs is None else outs[chosen]
             )
 
-    def _instr_of(self, id_: Any) -> Any:
+    def _instr_of(self, id_: int) -> Instr | None:
         if id_ < 0:
             return None
         block = self.pool.blocks[int(np.searchsorted(self.fuser.starts, id_, side="right")) - 1]
         return block.instr
 
     def _draft(
-        self, kind: str, template: Template, instr: Any, args: Any, consts: Any, weights: Any, outs: Any
+        self,
+        kind: str,
+        template: Template,
+        instr: Instr | None,
+        args: np.ndarray,
+        consts: np.ndarray,
+        weights: np.ndarray | None,
+        outs: np.ndarray | None,
     ) -> None:
         draft = self.drafts.setdefault((kind, template.index), Draft(kind, template, instr))
         if draft.instr is None:
@@ -149,7 +159,12 @@ class Assembler:
         return ids[rest], weights[rest]
 
     def _call_draft(
-        self, block: Block, rows: np.ndarray, outputs: list[int], outs: Any, weights: Any
+        self,
+        block: Block,
+        rows: np.ndarray,
+        outputs: list[int],
+        outs: np.ndarray | None,
+        weights: np.ndarray | None,
     ) -> None:
         operands = [self._without_mixed(o[rows]) for o in block.operands]
         used = self._used_columns(block, outputs)
@@ -303,7 +318,7 @@ class Assembler:
         jac, hess = template.patterns()
         is_loss = draft.kind == "loss"
 
-        def psi(x: Any, *data: Any) -> Any:
+        def psi(x: Array, *data: Array) -> Array:
             found = pack.unpack(data)
             inputs = [x[i].astype(d) for i, d in enumerate(template.args)]
             y = template.evaluate(inputs, found[: len(template.consts)])
@@ -325,7 +340,7 @@ class Assembler:
 
 
 def _by_key(calls: list[CallDraft]) -> list[list[CallDraft]]:
-    found: dict[Any, list[CallDraft]] = {}
+    found: dict[Hashable, list[CallDraft]] = {}
     for draft in calls:
         found.setdefault(draft.key, []).append(draft)
     return list(found.values())

@@ -12,7 +12,6 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -28,12 +27,12 @@ class _Blind(Exception):
     """Something that cannot be seen through."""
 
 
-def fingerprint(f: Callable) -> list[tuple[str, Any]] | None:
+def fingerprint(f: Callable) -> list[tuple[str, object]] | None:
     """List what f captures, to be compared by `same_captures`; None if it cannot be seen through.
 
     Costs some 100 µs, and a copy-free hash of captured NumPy arrays (they may be written to).
     """
-    out: list[tuple[str, Any]] = []
+    out: list[tuple[str, object]] = []
     try:
         _walk(f, out, set(), 0)
     except _Blind:
@@ -41,7 +40,7 @@ def fingerprint(f: Callable) -> list[tuple[str, Any]] | None:
     return out
 
 
-def same_captures(old: list[tuple[str, Any]] | None, new: list[tuple[str, Any]] | None) -> bool:
+def same_captures(old: list[tuple[str, object]] | None, new: list[tuple[str, object]] | None) -> bool:
     """Compare two fingerprints: identity for functions and JAX arrays, value for everything else."""
     if old is None or new is None or len(old) != len(new):
         return False
@@ -52,14 +51,15 @@ def same_captures(old: list[tuple[str, Any]] | None, new: list[tuple[str, Any]] 
             if a is not b:
                 return False
         elif kind == "ref":
-            if a() is None or a() is not b():
+            found = [r() for r in (a, b) if isinstance(r, weakref.ref)]
+            if len(found) < 2 or found[0] is None or found[0] is not found[1]:
                 return False
         elif type(a) is not type(b) or a != b:
             return False
     return True
 
 
-def _walk(value: Any, out: list[tuple[str, Any]], seen: set[int], depth: int) -> None:
+def _walk(value: object, out: list[tuple[str, object]], seen: set[int], depth: int) -> None:
     if depth > _MAX_DEPTH or len(out) > _MAX_ITEMS or isinstance(value, Tracer):
         raise _Blind
     if isinstance(value, _ATOMS):
@@ -81,7 +81,7 @@ def _walk(value: Any, out: list[tuple[str, Any]], seen: set[int], depth: int) ->
     _walk_inside(value, out, seen, depth)
 
 
-def _walk_inside(value: Any, out: list[tuple[str, Any]], seen: set[int], depth: int) -> None:
+def _walk_inside(value: object, out: list[tuple[str, object]], seen: set[int], depth: int) -> None:
     deeper = depth + 1
     if isinstance(value, types.FunctionType):
         out.append(("is", value.__code__))
@@ -128,7 +128,7 @@ def _walk_inside(value: Any, out: list[tuple[str, Any]], seen: set[int], depth: 
         raise _Blind
 
 
-def _weakly(value: Any) -> tuple[str, Any]:
+def _weakly(value: object) -> tuple[str, object]:
     """Refer to a callable without keeping it alive: the fingerprint lives in a cache that dies with it."""
     try:
         return "ref", weakref.ref(value)
@@ -136,7 +136,7 @@ def _weakly(value: Any) -> tuple[str, Any]:
         raise _Blind from None
 
 
-def _walk_function(f: types.FunctionType, out: list[tuple[str, Any]], seen: set[int], depth: int) -> None:
+def _walk_function(f: types.FunctionType, out: list[tuple[str, object]], seen: set[int], depth: int) -> None:
     for part in (f.__defaults__ or (), f.__kwdefaults__ or {}):
         _walk(part, out, seen, depth)
     for cell in f.__closure__ or ():
@@ -156,7 +156,7 @@ def _walk_function(f: types.FunctionType, out: list[tuple[str, Any]], seen: set[
 
 
 def _walk_module(
-    module: types.ModuleType, names: list[str], out: list[tuple[str, Any]], seen: set[int], depth: int
+    module: types.ModuleType, names: list[str], out: list[tuple[str, object]], seen: set[int], depth: int
 ) -> None:
     """Look at the attributes of a user's module that the code may name."""
     if _is_library(module.__name__):

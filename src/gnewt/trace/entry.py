@@ -15,12 +15,11 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from gnewt._typing import Array
 from gnewt.graph import Data, Structure
 from gnewt.trace.condense import Condensed, Source
 from gnewt.trace.jaxpr import Program, run_program
 
-Replay = Callable[[Sequence[ArrayLike], Array], Array]
+Replay = Callable[[Sequence[ArrayLike], jax.Array], jax.Array]
 """f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure."""
 
 
@@ -82,7 +81,7 @@ class Entry:
 def make_replay(program: Program, structure: Structure, source: Source) -> Replay:
     """Make f as a function of captured values and flat inputs, by replaying its jaxpr."""
 
-    def replay(captured: Sequence[ArrayLike], x: Array) -> Array:
+    def replay(captured: Sequence[ArrayLike], x: jax.Array) -> jax.Array:
         leaves = jax.tree_util.tree_leaves(structure.unravel(x))
         moving = dict(zip(source.order, leaves, strict=True))
         variables, others = iter(moving[i] for i in range(len(leaves))), iter(captured[source.num_hoisted :])

@@ -5,8 +5,6 @@ Weights are pushed backwards through rows (reverse order of creation); they are 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from gnewt.trace.constants import PLUS, Constants
@@ -14,7 +12,7 @@ from gnewt.trace.pool import CALL, ROW, Pool
 
 
 def peel(
-    pool: Pool, constants: Constants, root: int, carried: np.ndarray, dtype: Any
+    pool: Pool, constants: Constants, root: int, carried: np.ndarray, dtype: np.dtype
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (ids, weights) of the loss terms, and the weighted constants as rows (constant id, weight)."""
     starts = pool.starts()
@@ -63,7 +61,9 @@ def peel(
     return ids, weights, bias
 
 
-def merge_weights(constants: Constants, found: list[Any], dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+def merge_weights(
+    constants: Constants, found: list[tuple[np.ndarray, np.ndarray]], dtype: np.dtype
+) -> tuple[np.ndarray, np.ndarray]:
     """Add the weights that reach the same id."""
     if not found:
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
