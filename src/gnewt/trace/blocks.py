@@ -76,11 +76,7 @@ def run_body(lift: Lifter, instr: Instr, loop: Loop, values: list[Value]) -> lis
     if lift.seen is not None:
         lift.seen.loops[id(instr)] = (loop, env)
         if lift.seen.share:
-            asked = [
-                o
-                for i, o in enumerate(asked)
-                if loop.body.outs[o] not in [loop.body.outs[p] for p in asked[:i]]
-            ]
+            asked = sorted({loop.body.outs[o]: o for o in reversed(asked)}.values())
     if not asked:
         return outs
     rest.outs = [loop.body.outs[o] for o in asked]
