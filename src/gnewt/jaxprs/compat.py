@@ -29,8 +29,8 @@ Numeric: TypeAlias = ArrayLike
 if TYPE_CHECKING:
     DType: TypeAlias = np.dtype
 else:
+    # The dtype of a PRNG key is not a np.dtype: the tests, which check annotations, must let it pass.
     DType = object
-    """A dtype. Those of PRNG keys are no NumPy dtypes, which no program computes with."""
 
 
 @runtime_checkable
