@@ -2,6 +2,10 @@
 #pragma once
 #include <cstdio>
 
+#ifndef GNEWT_ISA
+#define GNEWT_ISA isa_test  // the namespace of the engine that is tested
+#endif
+
 namespace check {
 
 inline int& failures() {

@@ -4,9 +4,6 @@
 #include "check.hpp"
 #include "random.hpp"
 
-#ifndef GNEWT_ISA
-#define GNEWT_ISA isa_test
-#endif
 #include "../engine/packed.hpp"
 
 using namespace gnewt::engine::GNEWT_ISA;

@@ -6,9 +6,6 @@
 #include "check.hpp"
 #include "random.hpp"
 
-#ifndef GNEWT_ISA
-#define GNEWT_ISA isa_test
-#endif
 #include "../engine/careful.hpp"
 #include "../engine/stage_ldl.hpp"
 
