@@ -91,6 +91,23 @@ def test_new_zeros_and_indices_change_the_structure():
     np.testing.assert_allclose(value_of(fourth, data, x), f(x), rtol=1e-12)
 
 
+def test_structures_that_captured_values_shape_are_bounded():
+    box = {"i": 0}
+
+    def f(x):
+        return jnp.sum(x**2) + jnp.sum(x[np.array([box["i"]])] ** 3)
+
+    traced = trace_function(f)
+    x = points(40)
+    for i in range(40):
+        box["i"] = i
+        structure, data = traced.structure_for((x,))
+        np.testing.assert_allclose(value_of(structure, data, x), f(x), rtol=1e-12)
+    assert sum(len(entries) for entries in traced._store.entries.values()) <= 16
+    again, _ = traced.structure_for((x,))
+    assert again is structure
+
+
 def test_a_second_call_does_not_trace_again():
     count = [0]
 

@@ -59,6 +59,9 @@ class _Store:
     """By structural key; several where captured values shape the structure."""
 
 
+_MOST_ENTRIES = 16
+"""Structures of one key: captured values that shape the structure (indices, zeros) rarely take more turns than this."""
+
 _structures: weakref.WeakKeyDictionary[Callable, dict[Hashable, _Store]] = weakref.WeakKeyDictionary()
 """By function, then by options; an entry dies with its function."""
 
@@ -130,12 +133,14 @@ class TracedFunction:
         dynamic = tuple(isinstance(v, Tracer) for v in captured)
         key = (tree, read.program.key, read.aux, dynamic, tuple(diff), _x64())
         entries = self._store.entries.setdefault(key, [])
-        for entry in entries:
+        for i, entry in enumerate(entries):
             found = entry.find(captured)
             if found is not None:
+                entries.append(entries.pop(i))  # the least recently used one stands first
                 return found
         source = Source(structs, diff, _leaf_order(args, chosen), len(read.hoisted))
         entries.append(self._trace(read, args, source, captured))
+        del entries[:-_MOST_ENTRIES]
         found = entries[-1].find(captured)
         assert found is not None
         return found

@@ -182,7 +182,7 @@ def _sweep_irregular(
 ) -> Array:
     """A scan in reverse that carries all duals, with gathers and scatters."""
 
-    def pull(duals: Array, f: int, rows: Array) -> Array:
+    def pull(duals: Array, f: int, rows: Array | np.ndarray) -> Array:
         family = structure.families[f]
         if family.k == 0:
             return duals
@@ -193,7 +193,7 @@ def _sweep_irregular(
         full = back if isinstance(back, jax.Array) else jnp.stack([zero if b is None else b for b in back])
         return duals.at[args[rows]].add(full.T)
 
-    def round_(duals: Array, rows: tuple[Array, ...]) -> tuple[Array, None]:
+    def round_(duals: Array, rows: tuple[Array | np.ndarray, ...]) -> tuple[Array, None]:
         for f, r in zip(loop.families[::-1], rows[::-1], strict=True):
             duals = pull(duals, f, r)
         return duals, None
