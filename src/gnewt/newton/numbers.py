@@ -10,9 +10,9 @@ from jax.core import Tracer
 
 from gnewt._typing import Array
 
-Real: TypeAlias = float | Array
+Real: TypeAlias = float | np.floating | Array
 """A real number of a result."""
-Count: TypeAlias = int | Array
+Count: TypeAlias = int | np.integer | np.bool_ | Array
 """An integer (or a truth value) of a result."""
 RealLike: TypeAlias = int | float | np.number | Array
 """A real number that a user gives."""
@@ -26,17 +26,17 @@ class Inertia(NamedTuple):
     zero: Count
 
 
-def is_known(value: RealLike) -> bool:
+def is_known(value: Count | Real) -> bool:
     """Whether a number is known, and one: neither inside jit nor a batch."""
     return not isinstance(value, Tracer) and np.ndim(value) == 0
 
 
-def as_real(value: Array) -> Real:
+def as_real(value: Real) -> Real:
     """Turn a number into a float where it is known."""
     return float(value) if is_known(value) else value
 
 
-def as_count(value: Array) -> Count:
+def as_count(value: Count) -> Count:
     """Turn a number into an integer where it is known."""
     return int(value) if is_known(value) else value
 
