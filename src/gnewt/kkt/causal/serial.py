@@ -71,7 +71,7 @@ class SerialWalk:
         keys = {f: _ordered(outs[f], args[f], num) for f in nodes}
         reads = np.unique(np.concatenate([np.zeros(0, np.int64), *(k.ravel() for k in keys.values())]))
         self._num_pairs, self._num_reads = len(pairs), len(reads)
-        self.arrays = SerialMaps(
+        self.arrays: SerialMaps = SerialMaps(
             slots,
             separator,
             front,
