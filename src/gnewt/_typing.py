@@ -1,6 +1,7 @@
 """Types that several folders share. Shapes are jaxtyping annotations; the tests execute them.
 
 Ruff and pyright read a shape of one axis as a name unless it begins with a space: `Float[Array, " n"]`.
+Aliases are written with `jax.Array`: to `pyright --verifytypes` an alias made of `from jax import Array` is unknown.
 """
 
 from __future__ import annotations

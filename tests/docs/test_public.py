@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -47,7 +48,12 @@ def test_public_annotations_hide_nothing():
 
 def test_pyright_knows_all_public_types():
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--verifytypes", "gnewt"]
-    run = subprocess.run([*command, "--ignoreexternal", "--outputjson"], cwd=_ROOT, capture_output=True)
+    run = subprocess.run(
+        [*command, "--ignoreexternal", "--outputjson"],
+        cwd=_ROOT,
+        env=os.environ | {"PYTHONPATH": str(_ROOT / "src")},  # pyright does not follow an editable install
+        capture_output=True,
+    )
     symbols = json.loads(run.stdout)["typeCompleteness"]["symbols"]
     values = [value for value in _PUBLIC.values() if hasattr(value, "__qualname__")]
     public = {f"{value.__module__}.{value.__qualname__}" for value in values}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -50,9 +50,9 @@ class ValueFunction(NamedTuple):
 
 FrontPlaces = tuple[np.ndarray, np.ndarray]
 """Static places in a front: of the slots that go (`mine`), and of those that stay (`rest`)."""
-Minimised = tuple[AffinePolicy, Array, Array]
+Minimised: TypeAlias = tuple[AffinePolicy, jax.Array, jax.Array]
 """Policy, ∂²V over the slots that stay, and what is added to ∂V there."""
-FoundPolicies = list[tuple[AffinePolicy, ValueFunction | None]]
+FoundPolicies: TypeAlias = list[tuple[AffinePolicy, ValueFunction | None]]
 """For every group of input steps, k, K and pivots [R, ...], and V behind them if it was asked for."""
 
 
@@ -216,4 +216,4 @@ def _compress(root: Array) -> Array:
     return jnp.pad(root, ((0, columns - rows), (0, 0)))
 
 
-Algebra = HessianAlgebra | RootAlgebra
+Algebra: TypeAlias = HessianAlgebra | RootAlgebra

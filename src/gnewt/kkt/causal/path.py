@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,11 +24,11 @@ from gnewt.kkt.causal.front import Algebra, FoundPolicies, ValueFunction
 from gnewt.kkt.causal.order import CausalOrder
 from gnewt.kkt.causal.rounds import PathLoop, PathStep, StepInstances, find_rounds
 
-Wave = tuple[Array, Array]
+Wave: TypeAlias = tuple[jax.Array, jax.Array]
 """∂²V over the wave, in an algebra, and ∂V less λ (the δλ form, E10)."""
-Rows = list[Array | None]
+Rows: TypeAlias = list[jax.Array | None]
 """Data of instances, [R, count, ...]; None for data that instances share."""
-FeedbackRows = tuple[Array, Array, Array]
+FeedbackRows: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
 """ū + ηk, K and s̄ of an input step, [R, ...]."""
 Carry = TypeVar("Carry")
 Parts = TypeVar("Parts")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float
 
-from gnewt.graph import Data, Family
+from gnewt.graph import Data, Family, Structure
 from gnewt.kkt.causal.blocks import CausalModels, node_hessian
 from gnewt.kkt.causal.front import AffinePolicy, FoundPolicies, HessianAlgebra, ValueFunction
 from gnewt.kkt.causal.order import CausalOrder
@@ -25,11 +25,11 @@ from gnewt.kkt.causal.order import CausalOrder
 _INPUT, _NODE, _CURVED = 0, 1, 2
 """Kinds of events; Hessians of family i of the curved nodes are events of kind _CURVED + i."""
 
-PairState = tuple[Array, Array]
+PairState: TypeAlias = tuple[jax.Array, jax.Array]
 """∂²V of all pairs, and ∂V less λ of all slots (the δλ form, E10); the last entry of each is zero, for padding."""
-StepOutcome = tuple[PairState, tuple[AffinePolicy, ValueFunction | None]]
-Branch = Callable[[PairState, Array], StepOutcome]
-Integers = np.ndarray | Array
+StepOutcome: TypeAlias = tuple[PairState, tuple[AffinePolicy, ValueFunction | None]]
+Branch: TypeAlias = Callable[[PairState, jax.Array], StepOutcome]
+Integers: TypeAlias = np.ndarray | jax.Array
 
 
 class SerialMaps(NamedTuple):
@@ -56,7 +56,9 @@ class SerialWalk:
     """A causal order as a list of events."""
 
     def __init__(self, order: CausalOrder) -> None:
-        self.order, self.structure, steps = order, order.structure, order.steps
+        self.order: CausalOrder = order
+        self.structure: Structure = order.structure
+        steps = order.steps
         families, nodes, num = self.structure.families, self.structure.nodes, self.structure.num_slots
         self._e = max((len(s.slots) for s in steps), default=1)
         self._b = max((len(s.separator) for s in steps), default=1) or 1
@@ -71,7 +73,7 @@ class SerialWalk:
         keys = {f: _ordered(outs[f], args[f], num) for f in nodes}
         reads = np.unique(np.concatenate([np.zeros(0, np.int64), *(k.ravel() for k in keys.values())]))
         self._num_pairs, self._num_reads = len(pairs), len(reads)
-        self.arrays = SerialMaps(
+        self.arrays: SerialMaps = SerialMaps(
             slots,
             separator,
             front,

@@ -198,7 +198,7 @@ def _sweep_irregular(
             duals = pull(duals, f, r)
         return duals, None
 
-    rows = tuple(maps[at] for at in loop.rows)
+    rows = tuple(jnp.asarray(maps[at]) for at in loop.rows)
     if not loop.serial:
         return jax.lax.scan(round_, duals, rows, reverse=True)[0]
     branches = [lambda d, r, f=f: pull(d, f, r[None]) for f in loop.families]

@@ -21,11 +21,11 @@ from gnewt.kkt.engines.xla.assembly import FIRST, XlaLayout
 from gnewt.kkt.engines.xla.front import FrontMessage, Gains, Pivots, eliminate
 from gnewt.kkt.engines.xla.schedule import FrontBlock, FrontSegment
 
-Operands: TypeAlias = dict[str, Array | np.ndarray]
+Operands: TypeAlias = dict[str, jax.Array | np.ndarray]
 """`XlaLayout.arrays`, or those of one block in one step."""
-_State: TypeAlias = tuple[Array, Array]
+_State: TypeAlias = tuple[jax.Array, jax.Array]
 """The pool of all fronts, and the magnitudes that were added to the diagonal of every unknown."""
-_Ready: TypeAlias = list[tuple[Array, Array]]
+_Ready: TypeAlias = list[tuple[jax.Array, jax.Array]]
 """For each block of a step, its fronts as they stand in the pool, and the magnitudes on their diagonals."""
 _PARTS = ("ids", "f", "g", "row", "col", "has")
 
