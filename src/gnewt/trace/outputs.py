@@ -56,7 +56,9 @@ class Numbering:
         return np.where(known, table[np.where(known, ids, 0)], others)
 
 
-def find_outputs(lifter: Lifter, program: Program, outs: Sequence[Any], numbering: Numbering) -> list[Output]:
+def find_outputs(
+    lifter: Lifter, program: Program, outs: Sequence[int | Lit], numbering: Numbering
+) -> list[Output]:
     """Describe each of the given variables of a program that was lifted for its objective."""
     follower = _Follower(lifter)
     env = follower.known(program)
@@ -76,6 +78,8 @@ class _Follower:
         self.seen: Seen = lifter.seen
         self.lift = copy.copy(lifter)
         self.lift.seen = None
+        self.lift.rules = {**lifter.rules, "opaque": _refuse}
+        self._rows: dict[tuple[int, int | Lit], np.ndarray] = {}
         # What is added from here on must not be replayed at every call.
         self.lift.constants = constants = copy.copy(lifter.constants)
         for name, value in vars(constants).items():
@@ -178,8 +182,10 @@ class _Follower:
             return rows[:, -1]
         return rows[:, ::-1] if spec.reverse else rows
 
-    def _iterations(self, instr: Instr, var: Any) -> np.ndarray:
+    def _iterations(self, instr: Instr, var: int | Lit) -> np.ndarray:
         """Ids [batch, T, ...] of a variable of the body, in the order of time."""
+        if (id(instr), var) in self._rows:
+            return self._rows[id(instr), var]
         loop, values = self.seen.loops[id(instr)]
         outer, length = self.lift.ctx, loop.spec.length
         self.lift.ctx = Context(outer.batch * length, np.zeros(outer.batch * length, np.int64))
@@ -188,7 +194,12 @@ class _Follower:
             env.pop(v, None)
         found = self.follow(dataclasses.replace(loop.body, outs=[var]), env)[0]
         self.lift.ctx = outer
-        return stack_iterations(found, outer.batch, length)
+        rows = self._rows[id(instr), var] = stack_iterations(found, outer.batch, length)
+        return rows
+
+
+def _refuse(*_: object) -> list[Value]:
+    raise Opaque("an equation that computes")
 
 
 def _spoiled(loop: LoopCarries) -> set[int]:
