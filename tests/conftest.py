@@ -1,6 +1,9 @@
 """Test set-up: float64, one thread for each worker, equal programs compiled once, jaxtyping annotations executed."""
 
+import importlib.util
 import os
+import pathlib
+import re
 import shutil
 import tempfile
 
@@ -33,8 +36,22 @@ if os.environ.get("GNEWT_TEST_CACHE", "1") != "0":
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
-# Stays installed: every module of gnewt that a test imports from here on is checked when it is called.
-install_import_hook("gnewt", "beartype.beartype")
+_SHAPE = re.compile(r"\b(Float|Int|Bool)\[")
+_INNER_LOOPS = ("gnewt.jaxprs.", "gnewt.trace.", "gnewt.kkt.derivatives.")
+"""Folders whose small functions are called millions of times: only their modules with shapes are checked at run time."""
+
+
+def _checked_modules():
+    for folder in importlib.util.find_spec("gnewt").submodule_search_locations:
+        # Without packages: they define nothing, and their names would stand for all modules in them.
+        for path in sorted(pathlib.Path(folder).rglob("[!_]*.py")):
+            name = ".".join(["gnewt", *path.relative_to(folder).with_suffix("").parts])
+            if not name.startswith(_INNER_LOOPS) or _SHAPE.search(path.read_text(encoding="utf-8")):
+                yield name
+
+
+# Stays installed: what a test imports of these modules from here on is checked when it is called.
+install_import_hook(list(_checked_modules()), "beartype.beartype")
 
 
 def pytest_unconfigure():

@@ -14,7 +14,7 @@ import pytest
 
 from gnewt import control
 from gnewt.control.slots import control_slots, stage_order, state_slots
-from gnewt.newton import Objective
+from gnewt.newton.objective import Objective
 from gnewt.trace import trace_graph
 from helpers.stages import differentiate, recursion
 from helpers.systems import pendulum

@@ -47,6 +47,7 @@ def test_public_annotations_hide_nothing():
 
 
 def test_pyright_knows_all_public_types():
+    pytest.importorskip("pyright")
     command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--verifytypes", "gnewt"]
     run = subprocess.run(
         [*command, "--ignoreexternal", "--outputjson"],

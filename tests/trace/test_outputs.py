@@ -12,7 +12,7 @@ import pytest
 
 import gnewt
 from gnewt.graph import Kind, Output, Structure, forward
-from gnewt.newton import Objective
+from gnewt.newton.objective import Objective
 from gnewt.trace import trace_graph
 
 

@@ -137,7 +137,7 @@ def _differentiate(program: ScalarProgram, core: Core) -> CoreDerivatives:
     first, second = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [int(v) for v in nodes])
 
     def zero(node: int) -> bool:
-        return written.value.get(node) == 0
+        return bool(written.value.get(node) == 0)
 
     return CoreDerivatives(
         written,
