@@ -41,8 +41,8 @@ class Primitive:
     """The same function of the operands, in NumPy."""
     exact: bool = False
     """NumPy rounds as XLA does."""
-    fold: Callable[..., np.ndarray] | None = None
-    """The same in NumPy as a function of (equation, *operands), where parameters matter."""
+    fold: Callable[..., np.ndarray | None] | None = None
+    """The same in NumPy as a function of (equation, *operands), where parameters matter; may return None."""
     move: Move | None = None
     """How it moves data."""
     takes: bool = False
@@ -104,6 +104,8 @@ PRIMITIVES: dict[str, Primitive] = {
     "reduce_precision": _straight(),
     "real": _straight(),
     "imag": _straight(),
+    "complex": _straight(),
+    "conj": _straight(),
     # Powers, exponentials, logarithms
     "square": _smooth(np.square, costly=False),
     "one_minus_square": _smooth(costly=False),
@@ -152,7 +154,7 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(("shift_left", "shift_right_logical", "shift_right_arithmetic"), _flat()),
     "stop_gradient": _flat(_same, own_rule=True),
     # Reductions
-    "reduce_sum": _reduction("add", np.add),
+    "reduce_sum": _reduction("add", np.add, curvature="none"),
     "reduce_prod": _reduction("mul", np.multiply),
     "reduce_max": _reduction("max", np.maximum, own_rule=True, curvature="none"),
     "reduce_min": _reduction("min", np.minimum, own_rule=True, curvature="none"),
@@ -163,6 +165,8 @@ PRIMITIVES: dict[str, Primitive] = {
     "cummax": Primitive(curvature="none"),
     "cummin": Primitive(curvature="none"),
     "sort": Primitive(curvature="none", twice=False),
+    "cumsum": Primitive(curvature="none"),
+    "fft": Primitive(curvature="none"),
     # Data movement
     "copy": Primitive(move=moves.copy),
     "optimization_barrier": Primitive(move=moves.copy),
@@ -216,7 +220,8 @@ def fold_instr(instr: Instr, values: Sequence[jax.Array | np.ndarray]) -> list[n
         return known.move(instr, *values)
     if known.fold is not None:
         with np.errstate(all="ignore"):
-            return [known.fold(instr, *values)]
+            folded = known.fold(instr, *values)
+        return None if folded is None else [folded]
     if known.numpy is None:
         return None
     # Scalars may stand beside arrays: their axes come after the batch axis.

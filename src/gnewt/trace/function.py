@@ -24,7 +24,15 @@ from gnewt.graph import Data, Structure, check_family, check_structure
 from gnewt.jaxprs import Lit, Program, effectful, flatten_jaxpr, is_float, trace_jaxpr, where_of
 from gnewt.jaxprs.compat import AnyJaxpr
 from gnewt.jaxprs.liveness import drop_dead
-from gnewt.trace import call_rules, elementwise_rules, index_rules, loop_rules, sum_rules
+from gnewt.trace import (
+    call_rules,
+    cumulative_rules,
+    elementwise_rules,
+    index_rules,
+    loop_rules,
+    reduction_rules,
+    sum_rules,
+)
 from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.captures import fingerprint, same_captures
 from gnewt.trace.condense import Source, condense, lift_program
@@ -32,7 +40,15 @@ from gnewt.trace.entry import Entry, Found, make_replay
 from gnewt.trace.lift import Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
 
-_RULE_MODULES = (call_rules, elementwise_rules, index_rules, loop_rules, sum_rules)
+_RULE_MODULES = (
+    call_rules,
+    cumulative_rules,
+    elementwise_rules,
+    index_rules,
+    loop_rules,
+    reduction_rules,
+    sum_rules,
+)
 """Imported for the rules they register."""
 
 

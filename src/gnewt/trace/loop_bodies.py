@@ -21,6 +21,7 @@ from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.body_pattern import BodyPattern, analyse_body, out_dtype
 from gnewt.trace.call_rules import by_reverse_mode, check_differentiable, refuse_while
 from gnewt.trace.constants import Const
+from gnewt.trace.fuse import MAX_ARGS
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.loop_carries import LoopCarries
 from gnewt.trace.scalar_pool import CallFunction, CallSpec, Take, split_arguments, split_columns
@@ -68,7 +69,7 @@ def run_body(lift: Lifter, instr: Instr, loop: LoopCarries, values: list[Value])
     found = None
     if count <= LIFTED_ARGS and not _indexed_by_time(rest, env):
         pattern = analyse_body(lift, rest, values, sums)
-        if pattern is not None and (count <= DENSE_ARGS or pattern.density() > 0.5):
+        if pattern is not None and (count <= DENSE_ARGS or _is_dense(pattern)):
             found = dense_body(lift, instr, rest, values, pattern)
     if found is None:
         found = lift.run(lift.prepare(rest, values), values)
@@ -78,6 +79,12 @@ def run_body(lift: Lifter, instr: Instr, loop: LoopCarries, values: list[Value])
         env[v] if isinstance(v, int) and flag else out
         for v, flag, out in zip(loop.body.outs, wanted, outs, strict=True)
     ]
+
+
+def _is_dense(pattern: BodyPattern) -> bool:
+    """Whether most arguments are coupled; or many, by results that fusion would take apart (a sum over states)."""
+    density = pattern.density()
+    return density > 0.5 or (density > 0.25 and bool((pattern.jac.sum(1) > MAX_ARGS).all()))
 
 
 def _count_distinct(values: list[Value]) -> int:
