@@ -185,7 +185,7 @@ def _convert(instr: Instr, a: Split) -> Split | None:
     dtype = np.dtype(instr.params["new_dtype"])
     if dtype.kind != "c":
         return None
-    real = np.zeros(0, dtype).real.dtype
+    real = np.finfo(dtype).dtype
     if isinstance(a, Pair):
         return Pair(a.re.astype(real), a.im.astype(real))
     return Pair(a.astype(real), jnp.zeros(a.shape, real))

@@ -14,12 +14,11 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 
-from gnewt.jaxprs import compat
 from gnewt.jaxprs.compat import AnyJaxpr, Aval, Numeric
 from gnewt.jaxprs.flatten import flatten_jaxpr, primitives_of, scan_spec
 from gnewt.jaxprs.lane_axes import Axes, Axis, NotLanes, follow_axes, narrow_params
-from gnewt.jaxprs.program import Instr, Lit, Operand, Program, shape_of
 from gnewt.jaxprs.primitives import primitive
+from gnewt.jaxprs.program import Instr, Lit, Operand, Program, shape_of
 from gnewt.jaxprs.replay import bind_instr
 
 Arrays: TypeAlias = list[jax.Array]
