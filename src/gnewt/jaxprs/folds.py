@@ -48,10 +48,8 @@ def iota(instr: Instr) -> np.ndarray:
     return np.broadcast_to(line, shape)[None].astype(instr.params["dtype"])
 
 
-def reduce(function: np.ufunc, instr: Instr, x: np.ndarray) -> np.ndarray | None:
-    """Reduce over the axes of the equation; None where NumPy has no value for nothing."""
-    if function.identity is None and any(x.shape[a + 1] == 0 for a in instr.params["axes"]):
-        return None
+def reduce(function: np.ufunc, instr: Instr, x: np.ndarray) -> np.ndarray:
+    """Reduce over the axes of the equation."""
     return function.reduce(x, axis=tuple(a + 1 for a in instr.params["axes"]), dtype=x.dtype)
 
 

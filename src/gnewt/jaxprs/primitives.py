@@ -41,8 +41,8 @@ class Primitive:
     """The same function of the operands, in NumPy."""
     exact: bool = False
     """NumPy rounds as XLA does."""
-    fold: Callable[..., np.ndarray | None] | None = None
-    """The same in NumPy as a function of (equation, *operands), where parameters matter; may return None."""
+    fold: Callable[..., np.ndarray] | None = None
+    """The same in NumPy as a function of (equation, *operands), where parameters matter."""
     move: Move | None = None
     """How it moves data."""
     takes: bool = False
@@ -218,10 +218,12 @@ def fold_instr(instr: Instr, values: Sequence[jax.Array | np.ndarray]) -> list[n
     known = primitive(instr.prim)
     if known.move is not None:
         return known.move(instr, *values)
+    if any(v.size == 0 for v in values):
+        # NumPy knows no maximum of nothing.
+        return None
     if known.fold is not None:
         with np.errstate(all="ignore"):
-            folded = known.fold(instr, *values)
-        return None if folded is None else [folded]
+            return [known.fold(instr, *values)]
     if known.numpy is None:
         return None
     # Scalars may stand beside arrays: their axes come after the batch axis.

@@ -35,9 +35,7 @@ def _move_indexed(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     indices = range(len(ins))[what.index_places]
     operands = [lift.watch(v) if i in indices else lift.ids(v) for i, v in enumerate(ins)]
     assert what.fold is not None
-    moved = what.fold(instr, *operands)
-    assert moved is not None
-    return [moved]
+    return [what.fold(instr, *operands)]
 
 
 @rule("scatter-add", "scatter-sub")
