@@ -7,9 +7,9 @@ and replay the prelude where captured values are new. Once per structure: lift, 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,12 +19,23 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from gnewt._errors import TraceError, explain_error, user_line
-from gnewt._typing import PyTree
+from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
 from gnewt.jaxprs import Lit, Program, effectful, flatten_jaxpr, is_float, trace_jaxpr, where_of
 from gnewt.jaxprs.compat import AnyJaxpr
 from gnewt.jaxprs.liveness import drop_dead
 from gnewt.trace import call_rules, elementwise_rules, index_rules, loop_rules, sum_rules
+from gnewt.trace.arguments import (
+    Untraceable,
+    as_argnums,
+    call,
+    chosen_args,
+    is_data,
+    leaf_names,
+    run_abstractly,
+    take_apart,
+    unknown_as_nan,
+)
 from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.cache import StructureCache, structures
 from gnewt.trace.condense import Source, condense, lift_program
@@ -64,13 +75,13 @@ class TracedFunction:
     def __init__(
         self,
         f: Callable,
-        argnums: int | Sequence[int] = 0,
+        argnums: Argument[int | Sequence[int]] = 0,
         has_aux: bool = False,
         rules: dict[str, Callable[..., object]] | None = None,
         keep: bool | str | Sequence[str] = (),
     ) -> None:
         self.f = f
-        self.argnums = argnums if isinstance(argnums, int) else tuple(argnums)
+        self.argnums = as_argnums(argnums)
         self.has_aux = has_aux
         self.rules = rules
         self.keep: Keep = (
@@ -85,20 +96,45 @@ class TracedFunction:
                 )
             )
         self.cache = structures if rules is None else StructureCache()
+        self._closes = False
+        """Whether f needs to know its other arguments when it is traced."""
 
-    def structure_for(self, args: Sequence[PyTree]) -> tuple[Structure, Data]:
+    def structure_for(
+        self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree] | None = None
+    ) -> tuple[Structure, Data]:
         """Return the structure at these arguments (shapes and dtypes count) and its data now.
 
         Args:
             args: all positional arguments of f; arrays, tracers or scalars in any pytree.
+            kwargs: its keyword arguments. They are never differentiated, as in `jax.grad`.
         """
-        found = self.find(args)
+        found = self.find(args, kwargs)
         return found.structure, found.data
 
-    def find(self, args: Sequence[PyTree]) -> Found:
-        """Return the structure at these arguments, its data now, and f itself as a function of flat inputs."""
-        args = tuple(args)
-        chosen = self._chosen(args)
+    def find(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree] | None = None) -> Found:
+        """Return the structure at these arguments, its data now, and f itself as a function of flat inputs.
+
+        Numbers and arrays outside `argnums` are data: other values of them need no other structure. Where f
+        cannot be traced so (`range(n)`, `if flag`), they are constants, as they are for `jax.grad`.
+        """
+        chosen = chosen_args(self.argnums, len(args))
+        parts = take_apart(args, kwargs or {}, chosen, self._closes)
+        try:
+            return self._find(parts, chosen)
+        except Untraceable as error:
+            closed = take_apart(args, kwargs or {}, chosen, close=True)
+            if jax.tree_util.tree_structure(closed) == jax.tree_util.tree_structure(parts):
+                raise error.reason from None
+        try:
+            found = self._find(closed, chosen)
+        except Untraceable as error:
+            raise error.reason from None
+        self._closes = True
+        return found
+
+    def _find(self, args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> Found:
+        """`find`, of arguments that were taken apart."""
+        self._check_leaves(args, chosen)
         leaves, tree = jax.tree_util.tree_flatten(args)
         structs = [_struct(leaf) for leaf in leaves]
         diff = [i in chosen for i, arg in enumerate(args) for _ in jax.tree_util.tree_leaves(arg)]
@@ -106,9 +142,9 @@ class TracedFunction:
         read = self._read(jax.tree_util.tree_unflatten(tree, structs))
         others = [leaf for leaf, d in zip(leaves, diff, strict=True) if not d]
         captured = [_own(v) for v in [*read.hoisted, *others]]
-        names = tuple(n for n, d in zip(_leaf_names(self.f, args), diff, strict=True) if d)
+        names = tuple(n for n, d in zip(leaf_names(self.f, args), diff, strict=True) if d)
         source = Source(structs, diff, _leaf_order(args, chosen), len(read.hoisted))
-        in_tree = jax.tree_util.tree_structure(self.inputs_of(args))
+        in_tree = jax.tree_util.tree_structure(self.inputs_of(args[:-1]))
 
         def make() -> Entry:
             return self._trace(read, source, names, in_tree, captured)
@@ -121,12 +157,16 @@ class TracedFunction:
         # so that messages name what the user wrote.
         options = (self.argnums, self.keep, tuple(diff), _x64(), names, _definition(self.f))
         dynamic = tuple(isinstance(v, Tracer) for v in captured)
-        return self.cache.find((tree, read.program.key, read.aux, dynamic, options), captured, make)
+        return self.cache.find((in_tree, read.program.key, read.aux, dynamic, options), captured, make)
 
     def _read(self, structs: Sequence[PyTree]) -> _Read:
         """Trace f, always: it may see anything."""
-        f, form = split_aux(self.f) if self.has_aux else (self.f, [])
-        closed, out = trace_jaxpr(f, structs)
+        f = partial(call, self.f)
+        f, form = split_aux(f, _function_line(self.f)) if self.has_aux else (f, [])
+        try:
+            closed, out = trace_jaxpr(f, structs)
+        except Exception as error:
+            raise Untraceable(error) from None
         self._check_outputs(closed, out[0] if self.has_aux else out)
         hoisted: list[ArrayLike] = []
         program = flatten_jaxpr(closed, hoisted)
@@ -140,29 +180,35 @@ class TracedFunction:
 
     # Checks
 
-    def _chosen(self, args: tuple[PyTree, ...]) -> tuple[int, ...]:
-        numbers = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
-        if any(not -len(args) <= i < len(args) for i in numbers):
-            raise TraceError(
-                explain_error(
-                    f"argnums = {self.argnums}, but the function was given {len(args)} arguments",
+    def _check_leaves(self, args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> None:
+        for i in chosen:
+            for path, leaf in jax.tree_util.tree_leaves_with_path(args[i]):
+                if is_data(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct):
+                    continue
+                name = leaf_names(self.f, [0] * i + [leaf, {}])[-1] + jax.tree_util.keystr(path)
+                raise TraceError(
+                    f"input {name} is {leaf!r} ({type(leaf).__name__}), not a real number or an array of them",
                     user_line(),
-                    "count positional arguments from 0",
+                    "differentiate by numbers only: give it as another argument, or capture it in the function",
                 )
-            )
-        return tuple(i % len(args) for i in numbers)
 
     def _check_inputs(
         self, args: tuple[PyTree, ...], avals: Sequence[jax.ShapeDtypeStruct], diff: Sequence[bool]
     ) -> None:
-        names = _leaf_names(self.f, args)
+        names = leaf_names(self.f, args)
         size = 0
         for aval, name, d in zip(avals, names, diff, strict=True):
             if not d:
                 continue
             size += int(np.prod(aval.shape, dtype=np.int64))
-            if is_float(aval.dtype):
+            if aval.dtype in (np.float32, np.float64):
                 continue
+            if is_float(aval.dtype):
+                raise TraceError(
+                    f"input {name} has dtype {aval.dtype}: too few digits to factorise with",
+                    user_line(),
+                    f"take the step in float32 or float64, {name}.astype(jnp.float32); the function may convert inside",
+                )
             if jnp.issubdtype(aval.dtype, jnp.complexfloating):
                 remedy = "give its real and imaginary parts as two real inputs"
             else:
@@ -266,7 +312,7 @@ class TracedFunction:
 
 def trace_function(
     f: Callable,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argument[int | Sequence[int]] = 0,
     has_aux: bool = False,
     keep: bool | str | Sequence[str] = (),
 ) -> TracedFunction:
@@ -277,7 +323,8 @@ def trace_function(
 def trace_graph(
     f: Callable[..., PyTree],
     *args: PyTree,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argument[int | Sequence[int]] = 0,
+    kwargs: Mapping[str, PyTree] | None = None,
     has_aux: bool = False,
     keep: bool | str | Sequence[str] = (),
     rules: dict[str, Callable[..., object]] | None = None,
@@ -288,8 +335,10 @@ def trace_graph(
 
     Args:
         f: any JAX function of any pytrees that returns a real scalar.
-        *args: its arguments; only those of `argnums` become inputs of the graph.
+        *args: its arguments; only those of `argnums` become inputs of the graph. A `jax.ShapeDtypeStruct` will do; data of
+            the graph that depend on one outside `argnums` are NaN.
         argnums: which positional arguments are the variables.
+        kwargs: keyword arguments of f.
         has_aux: f returns (value, auxiliary data). `graph.outputs` then says which slots hold the auxiliary data.
             The data plays no further part: slots and families are those of the value.
         keep: which entries of the auxiliary data must be slots: names, where the data is a dict, or True for all of it.
@@ -299,7 +348,9 @@ def trace_graph(
     Returns:
         A `Structure` with the current values of everything that f captures.
     """
-    structure, data = TracedFunction(f, argnums, has_aux, rules, keep).structure_for(args)
+    traced = TracedFunction(f, argnums, has_aux, rules, keep)
+    structure, data = run_abstractly(traced.structure_for, args, kwargs)
+    data = jax.tree_util.tree_map(unknown_as_nan, data)
     graph = dataclasses.replace(structure, data=data)
     check_structure(graph)
     return graph
@@ -328,18 +379,6 @@ def _leaf_order(args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> list[int]:
     return [leaf for i in chosen for leaf in first[i]]
 
 
-def _leaf_names(f: Callable, args: tuple[PyTree, ...]) -> list[str]:
-    try:
-        params = list(inspect.signature(f).parameters)
-    except (TypeError, ValueError):
-        params = []
-    names = []
-    for i, arg in enumerate(args):
-        name = params[i] if i < len(params) else f"arg{i}"
-        names += [name + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(arg)]
-    return names
-
-
 def _own(value: ArrayLike) -> ArrayLike:
     """Copy what may be written to before a result of this call is asked for its residual."""
     return value if isinstance(value, jax.Array | int | float | complex | np.generic) else np.array(value)
@@ -347,7 +386,7 @@ def _own(value: ArrayLike) -> ArrayLike:
 
 def _definition(f: Callable) -> tuple[str, int]:
     """Where a function, a method or a callable object is defined; no place where that is not known."""
-    while isinstance(f, functools.partial):
+    while isinstance(f, partial):
         f = f.func
     f = inspect.unwrap(f)
     code = getattr(f, "__code__", None) or getattr(type(f).__call__, "__code__", None)
