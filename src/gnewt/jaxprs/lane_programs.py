@@ -305,6 +305,7 @@ def _custom_jvp(instr: Instr, args: list[_Lane]) -> list[_Lane]:
         moving = [_Lane(tangents[i], axes[i]) for i in active]
         outs = rule([*_join(primals, axes), *moving])
         half = len(outs) // 2
+        found[:] = [o.axis for o in outs[:half]]
         tangent = [t.with_axis(a) for t, a in zip(outs[half:], found, strict=True)]
         return _values(outs[:half]), _values(tangent)
 
