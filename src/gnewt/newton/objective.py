@@ -8,11 +8,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import Array
 from jax.core import Tracer
 
 from gnewt._errors import GraphError, explain_error, user_line
-from gnewt._typing import PyTree
+from gnewt._typing import Array, PyTree
 from gnewt.graph import Data, Graph, Handle, Structure, evaluate
 from gnewt.trace import TracedFunction, trace_function
 

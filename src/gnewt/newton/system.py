@@ -87,6 +87,10 @@ class System:
         """Compute values, duals and local derivatives; slots are computed unless they are given."""
         return compiled(self.structure, _linearized, self.curvature)(self.maps, point, slots)
 
+    def slots(self, point: Point) -> Array:
+        """Evaluate the graph."""
+        return compiled(self.structure, _slots)(self.maps, point)
+
     def value(self, point: Point) -> Array:
         """Compute f alone, by evaluating the graph."""
         return compiled(self.structure, value_at)(self.maps, point)
@@ -135,6 +139,10 @@ def device_maps(structure: Structure) -> Maps:
 
 def _linearized(curvature: str, maps: Maps, point: Point, slots: Array | None) -> LocalModels:
     return linearize(point.structure, maps, point.data, point.x, curvature, slots)
+
+
+def _slots(maps: Maps, point: Point) -> Array:
+    return forward(point.structure, maps, point.data, point.x)
 
 
 def value_at(maps: Maps, point: Point) -> Array:
