@@ -16,10 +16,10 @@ import numpy as np
 from jax.core import Tracer
 
 if TYPE_CHECKING:
-    Array: TypeAlias = jax.Array
+    Array: TypeAlias = Any
 else:
     Array = jax.Array | np.ndarray | np.generic | float | int
-"""A number or a vector of either kind, or a number of Python. What the loop asks of them is the same: a type checker sees one kind."""
+"""A number or a vector of either kind, or a number of Python. No type checker knows what they share."""
 S = TypeVar("S")
 
 

@@ -17,7 +17,17 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from gnewt.kkt import OK, Elimination, LocalModels
-from gnewt.newton.arithmetic import Array, are_finite, is_traced, known, largest, maximum, number, smallest, where
+from gnewt.newton.arithmetic import (
+    Array,
+    are_finite,
+    is_traced,
+    known,
+    largest,
+    maximum,
+    number,
+    smallest,
+    where,
+)
 from gnewt.newton.numbers import Inertia, Real, RealLike
 from gnewt.newton.objective import Point
 from gnewt.newton.products import ProductSystem

@@ -11,8 +11,9 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import GraphError, explain_error, user_line
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Data, Graph, Handle, Structure, evaluate
+from gnewt.newton.arithmetic import Array
 from gnewt.trace import TracedFunction, trace_function
 
 LONG = 600

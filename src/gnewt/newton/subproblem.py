@@ -166,9 +166,7 @@ def solve_subproblem(
     first, nothing = maximum(guess, zero), zeros_like(gradient)
     no = np.bool_(False)
     begin = _Bracket(first, spectrum.lower, inf, nothing, zero, -inf, spectrum, no, none, none, zero)
-    end = while_loop(
-        lambda s: ~s.done & (s.since < max_factorizations) & (s.tries < _MOST), attempt, begin
-    )
+    end = while_loop(lambda s: ~s.done & (s.since < max_factorizations) & (s.tries < _MOST), attempt, begin)
     found, length = end.decrease > 0, norm(end.best)
     return BallStep(end.best, end.best_shift, end.decrease, found, end.spectrum, end.tries, length)
 
