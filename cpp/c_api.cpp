@@ -52,7 +52,8 @@ GNEWT_API const char* gnewt_planner_status_name(int number) {
     return 0 <= number && number <= kOverLimit ? names[number] : nullptr;
 }
 
-// Counts changes of this interface; the loader refuses a library that speaks another one.
+// Counts changes of this interface, and of what the engine returns (engine/call.hpp); the loader refuses a library that
+// speaks another one.
 GNEWT_API int gnewt_abi_version() { return 5; }
 
 GNEWT_API int gnewt_join_pairs(Count num, Count num_pairs, const Count* a, const Count* b, int symmetric, Count* ptr,

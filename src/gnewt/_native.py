@@ -16,7 +16,7 @@ import numpy as np
 from numpy.ctypeslib import ndpointer
 
 _ABI = 5
-"""Version of the C interface that this module speaks (cpp/c_api.cpp)."""
+"""Version of the C interface (cpp/c_api.cpp), and of what the engine returns (cpp/engine/call.hpp), that we speak."""
 _NAMES = ("libgnewt_native.so", "libgnewt_native.dylib", "libgnewt_native.dll")
 
 
