@@ -137,7 +137,7 @@ def arrays_of_size_zero() -> RuleProgram:
     def f(tree: Any) -> Any:
         x, nothing = tree
         total = jnp.sum((jnp.zeros((3, 0)) @ x[:0] + x[:3]) ** 2) + jnp.sum(nothing[:, None] * x)
-        total += jnp.max(x[:0], initial=0.5) * jnp.prod(nothing) * convex(x) + jnp.sum(jnp.sort(nothing))
+        total += jnp.prod(nothing) * jnp.prod(x[:0]) * convex(x) + jnp.sum(jnp.sort(nothing))
         (a, _), _ = lax.scan(lambda c, u: ((c[0] * u, c[1] * u), c[1]), (x[0], nothing), x)
         b, _ = lax.scan(lambda c, u: (c * u, c), x[1], x[:0])
         return total + a + b**2 + jnp.sum(x[jnp.zeros(0, int)]) + jnp.concatenate([nothing, x])[1] ** 2
