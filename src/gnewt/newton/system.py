@@ -107,9 +107,13 @@ class System:
         return compiled(self.structure, _derivatives)(self.maps, point, v)
 
     def product(self, point: Point, v: Array) -> Array:
-        """Compute the product of v with the matrix that is solved with: H, or its Gauss-Newton part."""
+        """Compute the product of v with the matrix that is solved with: H, or its Gauss-Newton part.
+
+        NaN where f is not finite, although the graph may be: what is multiplied by zero or not selected is no part of it.
+        """
         if self.curvature == "exact":
-            return self.derivatives(point, v)[2]
+            value, _, curved = self.derivatives(point, v)
+            return jnp.where(jnp.isfinite(value), curved, jnp.nan)
         return compiled(self.structure, gauss_newton_product)(self.maps, point, v)
 
     def nonfinite(self, point: Point, models: LocalModels) -> tuple[str, str] | None:
