@@ -39,9 +39,9 @@ test-all: lint test-native
 test-native: $(VENV)/.dev-installed
 	@if ! command -v $${CXX:-c++} > /dev/null; then echo "test-native: no C++ compiler"; exit 0; fi; set -ex; \
 	cmake -S . -B build/tests -DCMAKE_BUILD_TYPE=Release -DGNEWT_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(BIN)/python); \
-	cmake --build build/tests --target check; \
+	cmake --build build/tests --parallel --target check; \
 	cmake -S . -B build/asan -DGNEWT_SANITIZE=ON -DGNEWT_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(BIN)/python); \
-	cmake --build build/asan --target check; \
+	cmake --build build/asan --parallel --target check; \
 	PYTHONPATH=tests $(BIN)/python -m helpers.dump_native build/asan/problems.bin; \
 	build/asan/cpp/tests/replay build/asan/problems.bin
 
@@ -59,7 +59,7 @@ format: $(VENV)/.dev-installed
 
 native:
 	cmake -S . -B build/native -DCMAKE_BUILD_TYPE=Release -DPython3_EXECUTABLE=$(abspath $(BIN)/python)
-	cmake --build build/native
+	cmake --build build/native --parallel
 	cmake --install build/native --prefix src
 
 bench: bench-engines bench-step bench-cutest bench-scaling bench-control

@@ -1,16 +1,16 @@
-"""trace_graph and trace_function: the entry points of the stage, and the cache of structures.
+"""trace_graph and trace_function: the entry points of the stage.
 
-Three tiers. Once per structure: lift, fuse, assemble. When something that f captures has changed (or may
-have): trace f, compare a structural key. At every call: replay the prelude where captured values are new.
+Two tiers. At every call: trace f to a jaxpr, as `jax.grad` would, look its structure up by the content of the jaxpr,
+and replay the prelude where captured values are new. Once per structure: lift, fuse, assemble.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
-import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +19,25 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from gnewt._errors import TraceError, explain_error, user_line
-from gnewt._typing import PyTree
+from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
 from gnewt.jaxprs import Lit, Program, effectful, flatten_jaxpr, is_float, trace_jaxpr, where_of
 from gnewt.jaxprs.compat import AnyJaxpr
 from gnewt.jaxprs.liveness import drop_dead
 from gnewt.trace import call_rules, elementwise_rules, index_rules, loop_rules, sum_rules
+from gnewt.trace.arguments import (
+    Untraceable,
+    as_argnums,
+    call,
+    chosen_args,
+    is_data,
+    leaf_names,
+    run_abstractly,
+    take_apart,
+    unknown_as_nan,
+)
 from gnewt.trace.auxiliary import Aux, Keep, split_aux
-from gnewt.trace.captures import fingerprint, same_captures
+from gnewt.trace.cache import StructureCache, structures
 from gnewt.trace.condense import Source, condense, lift_program
 from gnewt.trace.entry import Entry, Found, make_replay
 from gnewt.trace.lift import Seen, differentiated_vars
@@ -38,32 +49,13 @@ _RULE_MODULES = (call_rules, elementwise_rules, index_rules, loop_rules, sum_rul
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Read:
-    """f as a program at arguments of some shapes."""
+    """f as a program at arguments of some shapes, at one call."""
 
-    captures: list[tuple[str, object]] | None
-    """What f saw when it was traced."""
     program: Program
     """Its outputs: the objective, then the traced leaves of the auxiliary data."""
     hoisted: list[ArrayLike]
     """Captured values."""
     aux: Aux | None
-
-
-@dataclasses.dataclass(eq=False)
-class _Store:
-    """What is known of one function with given options."""
-
-    programs: dict[Hashable, _Read] = dataclasses.field(default_factory=dict)
-    """By shapes and dtypes of the arguments: the latest alone."""
-    entries: dict[Hashable, list[Entry]] = dataclasses.field(default_factory=dict)
-    """By structural key; several where captured values shape the structure."""
-
-
-_MOST_ENTRIES = 16
-"""Structures of one key: captured values that shape the structure (indices, zeros) rarely take more turns than this."""
-
-_structures: weakref.WeakKeyDictionary[Callable, dict[Hashable, _Store]] = weakref.WeakKeyDictionary()
-"""By function, then by options; an entry dies with its function."""
 
 
 def _x64() -> bool:
@@ -72,7 +64,7 @@ def _x64() -> bool:
 
 
 class TracedFunction:
-    """A JAX function with the structures found for it.
+    """A JAX function, to be seen as a structure at given arguments.
 
     ```python
     traced = trace_function(f)
@@ -83,13 +75,13 @@ class TracedFunction:
     def __init__(
         self,
         f: Callable,
-        argnums: int | Sequence[int] = 0,
+        argnums: Argument[int | Sequence[int]] = 0,
         has_aux: bool = False,
         rules: dict[str, Callable[..., object]] | None = None,
         keep: bool | str | Sequence[str] = (),
     ) -> None:
         self.f = f
-        self.argnums = argnums if isinstance(argnums, int) else tuple(argnums)
+        self.argnums = as_argnums(argnums)
         self.has_aux = has_aux
         self.rules = rules
         self.keep: Keep = (
@@ -103,64 +95,82 @@ class TracedFunction:
                     "return (value, data) and use has_aux=True",
                 )
             )
-        stores: dict[Hashable, _Store] = {}
-        if rules is None:
-            # Without a hash or weak references the cache lives with this object.
-            with contextlib.suppress(TypeError):
-                stores = _structures.setdefault(f, {})
-        self._store = stores.setdefault((self.argnums, has_aux, self.keep), _Store())
+        self.cache = structures if rules is None else StructureCache()
+        self._closes = False
+        """Whether f needs to know its other arguments when it is traced."""
 
-    def structure_for(self, args: Sequence[PyTree]) -> tuple[Structure, Data]:
+    def structure_for(
+        self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree] | None = None
+    ) -> tuple[Structure, Data]:
         """Return the structure at these arguments (shapes and dtypes count) and its data now.
 
         Args:
             args: all positional arguments of f; arrays, tracers or scalars in any pytree.
+            kwargs: its keyword arguments. They are never differentiated, as in `jax.grad`.
         """
-        found = self.find(args)
+        found = self.find(args, kwargs)
         return found.structure, found.data
 
-    def find(self, args: Sequence[PyTree]) -> Found:
-        """Return the structure at these arguments, its data now, and f itself as a function of flat inputs."""
-        args = tuple(args)
-        chosen = self._chosen(args)
+    def find(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree] | None = None) -> Found:
+        """Return the structure at these arguments, its data now, and f itself as a function of flat inputs.
+
+        Numbers and arrays outside `argnums` are data: other values of them need no other structure. Where f
+        cannot be traced so (`range(n)`, `if flag`), they are constants, as they are for `jax.grad`.
+        """
+        chosen = chosen_args(self.argnums, len(args))
+        parts = take_apart(args, kwargs or {}, chosen, self._closes)
+        try:
+            return self._find(parts, chosen)
+        except Untraceable as error:
+            closed = take_apart(args, kwargs or {}, chosen, close=True)
+            if jax.tree_util.tree_structure(closed) == jax.tree_util.tree_structure(parts):
+                raise error.reason from None
+        try:
+            found = self._find(closed, chosen)
+        except Untraceable as error:
+            raise error.reason from None
+        self._closes = True
+        return found
+
+    def _find(self, args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> Found:
+        """`find`, of arguments that were taken apart."""
+        self._check_leaves(args, chosen)
         leaves, tree = jax.tree_util.tree_flatten(args)
         structs = [_struct(leaf) for leaf in leaves]
         diff = [i in chosen for i, arg in enumerate(args) for _ in jax.tree_util.tree_leaves(arg)]
         self._check_inputs(args, structs, diff)
-        shapes = (tree, tuple((a.shape, a.dtype, a.weak_type) for a in structs), _x64())
-        read = self._read(shapes, jax.tree_util.tree_unflatten(tree, structs))
-        captured = [*read.hoisted, *[leaf for leaf, d in zip(leaves, diff, strict=True) if not d]]
-        dynamic = tuple(isinstance(v, Tracer) for v in captured)
-        key = (tree, read.program.key, read.aux, dynamic, tuple(diff), _x64())
-        entries = self._store.entries.setdefault(key, [])
-        for i, entry in enumerate(entries):
-            found = entry.find(captured)
-            if found is not None:
-                entries.append(entries.pop(i))  # the least recently used one stands first
-                return found
+        read = self._read(jax.tree_util.tree_unflatten(tree, structs))
+        others = [leaf for leaf, d in zip(leaves, diff, strict=True) if not d]
+        captured = [_own(v) for v in [*read.hoisted, *others]]
+        names = tuple(n for n, d in zip(leaf_names(self.f, args), diff, strict=True) if d)
         source = Source(structs, diff, _leaf_order(args, chosen), len(read.hoisted))
-        entries.append(self._trace(read, args, source, captured))
-        del entries[:-_MOST_ENTRIES]
-        found = entries[-1].find(captured)
-        assert found is not None
-        return found
+        in_tree = jax.tree_util.tree_structure(self.inputs_of(args[:-1]))
 
-    def _read(self, shapes: Hashable, structs: Sequence[PyTree]) -> _Read:
-        """Trace f, unless nothing that it can see has changed since the last time."""
-        programs = self._store.programs
-        if shapes in programs and same_captures(programs[shapes].captures, fingerprint(self.f)):
-            return programs[shapes]
-        f, form = split_aux(self.f) if self.has_aux else (self.f, [])
-        closed, out = trace_jaxpr(f, structs)
+        def make() -> Entry:
+            return self._trace(read, source, names, in_tree, captured)
+
+        if not read.program.repeatable:
+            found = make().find(captured)
+            assert found is not None
+            return found
+        # Two functions of equal content share a structure if they name their inputs alike and begin at the same line,
+        # so that messages name what the user wrote.
+        options = (self.argnums, self.keep, tuple(diff), _x64(), names, _definition(self.f))
+        dynamic = tuple(isinstance(v, Tracer) for v in captured)
+        return self.cache.find((in_tree, read.program.key, read.aux, dynamic, options), captured, make)
+
+    def _read(self, structs: Sequence[PyTree]) -> _Read:
+        """Trace f, always: it may see anything."""
+        f = partial(call, self.f)
+        f, form = split_aux(f, _function_line(self.f)) if self.has_aux else (f, [])
+        try:
+            closed, out = trace_jaxpr(f, structs)
+        except Exception as error:
+            raise Untraceable(error) from None
         self._check_outputs(closed, out[0] if self.has_aux else out)
         hoisted: list[ArrayLike] = []
         program = flatten_jaxpr(closed, hoisted)
-        programs.pop(shapes, None)
-        # Taken anew: tracing may itself have changed what f sees (a counter).
-        read = _Read(fingerprint(self.f), program, hoisted, form[0] if form else None)
-        if read.captures is not None and not any(isinstance(v, Tracer) for v in hoisted):
-            programs[shapes] = read
-        return read
+        return _Read(program, hoisted, form[0] if form else None)
 
     def inputs_of(self, args: Sequence[PyTree]) -> PyTree:
         """Pick the differentiated arguments, in the form in which a step is returned."""
@@ -170,29 +180,35 @@ class TracedFunction:
 
     # Checks
 
-    def _chosen(self, args: tuple[PyTree, ...]) -> tuple[int, ...]:
-        numbers = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
-        if any(not -len(args) <= i < len(args) for i in numbers):
-            raise TraceError(
-                explain_error(
-                    f"argnums = {self.argnums}, but the function was given {len(args)} arguments",
+    def _check_leaves(self, args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> None:
+        for i in chosen:
+            for path, leaf in jax.tree_util.tree_leaves_with_path(args[i]):
+                if is_data(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct):
+                    continue
+                name = leaf_names(self.f, [0] * i + [leaf, {}])[-1] + jax.tree_util.keystr(path)
+                raise TraceError(
+                    f"input {name} is {leaf!r} ({type(leaf).__name__}), not a real number or an array of them",
                     user_line(),
-                    "count positional arguments from 0",
+                    "differentiate by numbers only: give it as another argument, or capture it in the function",
                 )
-            )
-        return tuple(i % len(args) for i in numbers)
 
     def _check_inputs(
         self, args: tuple[PyTree, ...], avals: Sequence[jax.ShapeDtypeStruct], diff: Sequence[bool]
     ) -> None:
-        names = _leaf_names(self.f, args)
+        names = leaf_names(self.f, args)
         size = 0
         for aval, name, d in zip(avals, names, diff, strict=True):
             if not d:
                 continue
             size += int(np.prod(aval.shape, dtype=np.int64))
-            if is_float(aval.dtype):
+            if aval.dtype in (np.float32, np.float64):
                 continue
+            if is_float(aval.dtype):
+                raise TraceError(
+                    f"input {name} has dtype {aval.dtype}: too few digits to factorise with",
+                    user_line(),
+                    f"take the step in float32 or float64, {name}.astype(jnp.float32); the function may convert inside",
+                )
             if jnp.issubdtype(aval.dtype, jnp.complexfloating):
                 remedy = "give its real and imaginary parts as two real inputs"
             else:
@@ -239,7 +255,12 @@ class TracedFunction:
     # Lifting
 
     def _trace(
-        self, read: _Read, args: tuple[PyTree, ...], source: Source, captured: Sequence[ArrayLike]
+        self,
+        read: _Read,
+        source: Source,
+        names: Sequence[str],
+        in_tree: Any,
+        captured: Sequence[ArrayLike],
     ) -> Entry:
         """Make the structure of the objective; auxiliary data plays no part in it but for what is kept."""
         program = _part(read.program, read.program.outs[:1])
@@ -264,12 +285,11 @@ class TracedFunction:
         outputs = None
         if read.aux is not None:
             outputs = read.aux.outputs(find_outputs(lifter, read.program, aux, condensed.numbering))
-        names = [n for n, d in zip(_leaf_names(self.f, args), source.diff, strict=True) if d]
         structure = Structure(
             families=tuple(condensed.families),
             num_inputs=num_inputs,
             num_slots=condensed.num_slots,
-            in_tree=jax.tree_util.tree_structure(self.inputs_of(args)),
+            in_tree=in_tree,
             in_avals=tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in variables),
             in_names=tuple(names[i] for i in source.order),
             outputs=outputs,
@@ -292,18 +312,19 @@ class TracedFunction:
 
 def trace_function(
     f: Callable,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argument[int | Sequence[int]] = 0,
     has_aux: bool = False,
     keep: bool | str | Sequence[str] = (),
 ) -> TracedFunction:
-    """Return f with its cache of structures; the cache is shared by all callers and dies with f."""
+    """Return f, to be seen as a structure; structures are shared by all callers."""
     return TracedFunction(f, argnums, has_aux, keep=keep)
 
 
 def trace_graph(
     f: Callable[..., PyTree],
     *args: PyTree,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argument[int | Sequence[int]] = 0,
+    kwargs: Mapping[str, PyTree] | None = None,
     has_aux: bool = False,
     keep: bool | str | Sequence[str] = (),
     rules: dict[str, Callable[..., object]] | None = None,
@@ -314,8 +335,10 @@ def trace_graph(
 
     Args:
         f: any JAX function of any pytrees that returns a real scalar.
-        *args: its arguments; only those of `argnums` become inputs of the graph.
+        *args: its arguments; only those of `argnums` become inputs of the graph. A `jax.ShapeDtypeStruct` will do; data of
+            the graph that depend on one outside `argnums` are NaN.
         argnums: which positional arguments are the variables.
+        kwargs: keyword arguments of f.
         has_aux: f returns (value, auxiliary data). `graph.outputs` then says which slots hold the auxiliary data.
             The data plays no further part: slots and families are those of the value.
         keep: which entries of the auxiliary data must be slots: names, where the data is a dict, or True for all of it.
@@ -325,7 +348,9 @@ def trace_graph(
     Returns:
         A `Structure` with the current values of everything that f captures.
     """
-    structure, data = TracedFunction(f, argnums, has_aux, rules, keep).structure_for(args)
+    traced = TracedFunction(f, argnums, has_aux, rules, keep)
+    structure, data = run_abstractly(traced.structure_for, args, kwargs)
+    data = jax.tree_util.tree_map(unknown_as_nan, data)
     graph = dataclasses.replace(structure, data=data)
     check_structure(graph)
     return graph
@@ -354,16 +379,18 @@ def _leaf_order(args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> list[int]:
     return [leaf for i in chosen for leaf in first[i]]
 
 
-def _leaf_names(f: Callable, args: tuple[PyTree, ...]) -> list[str]:
-    try:
-        params = list(inspect.signature(f).parameters)
-    except (TypeError, ValueError):
-        params = []
-    names = []
-    for i, arg in enumerate(args):
-        name = params[i] if i < len(params) else f"arg{i}"
-        names += [name + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(arg)]
-    return names
+def _own(value: ArrayLike) -> ArrayLike:
+    """Copy what may be written to before a result of this call is asked for its residual."""
+    return value if isinstance(value, jax.Array | int | float | complex | np.generic) else np.array(value)
+
+
+def _definition(f: Callable) -> tuple[str, int]:
+    """Where a function, a method or a callable object is defined; no place where that is not known."""
+    while isinstance(f, partial):
+        f = f.func
+    f = inspect.unwrap(f)
+    code = getattr(f, "__code__", None) or getattr(type(f).__call__, "__code__", None)
+    return ("", 0) if code is None else (code.co_filename, code.co_firstlineno)
 
 
 def _function_line(f: Callable) -> str:
