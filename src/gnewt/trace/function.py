@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import warnings
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 
@@ -18,17 +19,27 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from gnewt._errors import TraceError, explain_error, user_line
+from gnewt._errors import EffectNotice, TraceError, explain_error, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
-from gnewt.jaxprs import Lit, Program, effectful, flatten_jaxpr, is_float, trace_jaxpr, where_of
-from gnewt.jaxprs.compat import AnyJaxpr
+from gnewt.jaxprs import (
+    Lit,
+    Program,
+    effectful,
+    flatten_jaxpr,
+    is_float,
+    plain_jaxpr,
+    trace_jaxpr,
+    where_of,
+)
+from gnewt.jaxprs.compat import AnyJaxpr, Equation
 from gnewt.jaxprs.liveness import drop_dead
 from gnewt.trace import call_rules, elementwise_rules, index_rules, loop_rules, sum_rules
 from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.captures import fingerprint, same_captures
 from gnewt.trace.condense import Source, condense, lift_program
 from gnewt.trace.entry import Entry, Found, make_replay
+from gnewt.trace.leaves import check_leaves
 from gnewt.trace.lift import Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
 
@@ -47,6 +58,8 @@ class _Read:
     hoisted: list[ArrayLike]
     """Captured values."""
     aux: Aux | None
+    dropped: Sequence[Equation] = ()
+    """Prints and callbacks that were left out."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -124,6 +137,7 @@ class TracedFunction:
         args = tuple(args)
         chosen = self._chosen(args)
         leaves, tree = jax.tree_util.tree_flatten(args)
+        check_leaves(leaves, _leaf_names(self.f, args))
         structs = [_struct(leaf) for leaf in leaves]
         diff = [i in chosen for i, arg in enumerate(args) for _ in jax.tree_util.tree_leaves(arg)]
         self._check_inputs(args, structs, diff)
@@ -152,12 +166,13 @@ class TracedFunction:
             return programs[shapes]
         f, form = split_aux(self.f) if self.has_aux else (self.f, [])
         closed, out = trace_jaxpr(f, structs)
+        closed, dropped = plain_jaxpr(closed)
         self._check_outputs(closed, out[0] if self.has_aux else out)
         hoisted: list[ArrayLike] = []
         program = flatten_jaxpr(closed, hoisted)
         programs.pop(shapes, None)
         # Taken anew: tracing may itself have changed what f sees (a counter).
-        read = _Read(fingerprint(self.f), program, hoisted, form[0] if form else None)
+        read = _Read(fingerprint(self.f), program, hoisted, form[0] if form else None, dropped)
         if read.captures is not None and not any(isinstance(v, Tracer) for v in hoisted):
             programs[shapes] = read
         return read
@@ -230,9 +245,9 @@ class TracedFunction:
         if eqn is not None:
             raise TraceError(
                 explain_error(
-                    f"{eqn.primitive.name}: {name} has side effects, which an exact graph cannot repeat",
+                    f"{eqn.primitive.name}: the value of {name} depends on a side effect, which an exact graph cannot repeat",
                     where_of(eqn),
-                    "remove the print or callback (or move it to a callback of the solver)",
+                    "compute it without the callback or the mutable reference, or pass its result as an argument",
                 )
             )
 
@@ -242,6 +257,8 @@ class TracedFunction:
         self, read: _Read, args: tuple[PyTree, ...], source: Source, captured: Sequence[ArrayLike]
     ) -> Entry:
         """Make the structure of the objective; auxiliary data plays no part in it but for what is kept."""
+        if read.dropped:
+            _note_dropped(read.dropped)
         program = _part(read.program, read.program.outs[:1])
         aux = read.program.outs[1:]
         kept = read.aux.kept(self.keep, _function_line(self.f)) if read.aux is not None else []
@@ -336,6 +353,21 @@ def _part(program: Program, outs: Sequence[int | Lit]) -> Program:
     part = dataclasses.replace(program, outs=list(outs))
     drop_dead(part)
     return part
+
+
+def _note_dropped(eqns: Sequence[Equation]) -> None:
+    """Say once per structure that a function's prints are not repeated."""
+    first = eqns[0]
+    more = f" and {len(eqns) - 1} more" if len(eqns) > 1 else ""
+    warnings.warn(
+        explain_error(
+            f"{first.primitive.name}{more}: side effects whose results nobody reads are left out of the graph",
+            where_of(first),
+            "call the function itself to see them",
+        ),
+        EffectNotice,
+        stacklevel=2,
+    )
 
 
 def _struct(leaf: ArrayLike) -> jax.ShapeDtypeStruct:

@@ -18,6 +18,7 @@ from gnewt.jaxprs import Instr, Lit, Operand, Program, bind_instr, size_of
 from gnewt.jaxprs.compat import Numeric
 from gnewt.jaxprs.indices import gather_filler, gather_index, scatter_index, take_flat
 from gnewt.jaxprs.primitives import primitive
+from gnewt.kkt.derivatives.factors import FACTORS
 from gnewt.kkt.derivatives.scalars import NotScalar, ScalarProgram
 
 _LAX = {"and": jax.lax.bitwise_and, "or": jax.lax.bitwise_or, "max": jax.lax.max, "min": jax.lax.min}
@@ -60,6 +61,8 @@ def _write(scalars: ScalarProgram, instr: Instr, ins: list[np.ndarray]) -> list[
         return [scalars.constants(value) for value in bind_instr(instr, [])]
     if what.indices != (0, 0):
         return [_move_indexed(scalars, instr, ins)]
+    if instr.prim in FACTORS:
+        return [FACTORS[instr.prim](scalars, instr, *ins)]
     raise NotScalar(instr.prim)
 
 
