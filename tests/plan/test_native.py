@@ -263,7 +263,8 @@ def test_the_library_comes_from_the_package_or_its_editable_install_alone(instal
     path = [str(tmp_path / "package"), str(tmp_path / "decoy"), *filter(None, sys.path)]
     env = {**os.environ, "GNEWT_NATIVE": "1", "PYTHONPATH": os.pathsep.join(path)}
     run = subprocess.run(
-        [sys.executable, "-c", FIND_LIBRARY.format(recorded=recorded)],
+        # -S: the import hook of a real editable install must not find the real package first.
+        [sys.executable, "-S", "-c", FIND_LIBRARY.format(recorded=recorded)],
         env=env,
         capture_output=True,
         text=True,

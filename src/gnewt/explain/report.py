@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from gnewt._typing import PyTree
+from gnewt._typing import Argument, PyTree
 from gnewt.graph import Certificate, Graph, Plan, Structure
 from gnewt.newton.objective import Objective
 from gnewt.newton.system import System, system_of
+from gnewt.trace.arguments import run_abstractly
 
 _MOST_ROWS = 12
 _MOST_NAMES = 6
@@ -78,7 +79,8 @@ class Report:
 def explain(
     target: Callable[..., object] | Graph | Structure,
     *args: PyTree,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argument[int | Sequence[int]] = 0,
+    kwargs: Mapping[str, PyTree] | None = None,
     has_aux: bool = False,
     order: str | Sequence[object] = "auto",
     engine: str = "auto",
@@ -87,15 +89,19 @@ def explain(
 
     Args:
         target: the objective, as in `gnewt.newton_step`.
-        *args: its arguments; shapes and dtypes count.
+        *args: its arguments; shapes and dtypes count, so that a `jax.ShapeDtypeStruct` will do.
         argnums: which arguments are the variables.
+        kwargs: keyword arguments of the function.
         has_aux: the function returns `(value, aux)`.
         order: elimination order, as in `gnewt.newton_step`.
         engine: as in `gnewt.newton_step`.
     """
     objective = Objective(target, argnums, has_aux)
-    point = objective.at(args)
-    system = system_of(point, objective.slots(order), engine=engine)
+
+    def look(args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]) -> System:
+        return system_of(objective.at(args, kwargs), objective.slots(order), engine=engine)
+
+    system = run_abstractly(look, args, kwargs)
     structure, plan = system.structure, system.plan
     cost = plan.certificate
     return Report(

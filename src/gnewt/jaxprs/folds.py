@@ -56,22 +56,22 @@ def reduce(function: np.ufunc, instr: Instr, x: np.ndarray) -> np.ndarray:
     return function.reduce(x, axis=tuple(a + 1 for a in instr.params["axes"]), dtype=x.dtype)
 
 
-def dot(instr: Instr, a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """dot_general as a product of matrices; None for numbers that NumPy has no products of."""
+def dot(instr: Instr, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """dot_general as a product of matrices."""
     (left, right), (batch_left, batch_right) = instr.params["dimension_numbers"]
     aval = instr.out_avals[0]
-    if np.dtype(aval.dtype).kind not in "fiu":
-        return None
+    # NumPy has no products of the machine-learning types.
+    dtype = np.dtype(np.float32) if np.dtype(aval.dtype).kind == "V" else aval.dtype
 
     def rows(x: np.ndarray, batch: Sequence[SupportsIndex], contract: Sequence[SupportsIndex]) -> np.ndarray:
         """Bring an operand to [B, groups, free, contracted]."""
         groups, inner = [int(i) + 1 for i in batch], [int(i) + 1 for i in contract]
         free = [i for i in range(1, x.ndim) if i not in (*groups, *inner)]
         sizes = [size_of(x.shape[i] for i in axes) for axes in (groups, free, inner)]
-        return x.transpose(0, *groups, *free, *inner).reshape(x.shape[0], *sizes).astype(aval.dtype)
+        return x.transpose(0, *groups, *free, *inner).reshape(x.shape[0], *sizes).astype(dtype)
 
     found = rows(a, batch_left, left) @ rows(b, batch_right, right).swapaxes(-1, -2)
-    return found.reshape(found.shape[0], *aval.shape)
+    return found.reshape(found.shape[0], *aval.shape).astype(aval.dtype)
 
 
 def accumulate(function: np.ufunc, instr: Instr, x: np.ndarray) -> np.ndarray:

@@ -111,7 +111,7 @@ def _without_checks(branches: Sequence[AnyJaxpr]) -> Sequence[AnyJaxpr]:
     checks = [_only_calls_back(b) for b in branches]
     if not passing or not any(checks):
         return branches
-    return type(branches)(passing[0] if check else b for b, check in zip(branches, checks, strict=True))
+    return tuple(passing[0] if check else b for b, check in zip(branches, checks, strict=True))
 
 
 def _only_calls_back(branch: AnyJaxpr) -> bool:

@@ -41,8 +41,8 @@ class Primitive:
     """The same function of the operands, in NumPy."""
     exact: bool = False
     """NumPy rounds as XLA does."""
-    fold: Callable[..., np.ndarray | None] | None = None
-    """The same in NumPy as a function of (equation, *operands), where parameters matter; None where NumPy cannot."""
+    fold: Callable[..., np.ndarray] | None = None
+    """The same in NumPy as a function of (equation, *operands), where parameters matter."""
     move: Move | None = None
     """How it moves data."""
     takes: bool = False
@@ -225,8 +225,7 @@ def fold_instr(instr: Instr, values: Sequence[jax.Array | np.ndarray]) -> list[n
         return known.move(instr, *values)
     if known.fold is not None:
         with np.errstate(all="ignore"):
-            found = known.fold(instr, *values)
-        return None if found is None else [found]
+            return [known.fold(instr, *values)]
     if known.numpy is None:
         return None
     # Scalars may stand beside arrays: their axes come after the batch axis.

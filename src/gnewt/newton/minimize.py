@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -40,6 +40,7 @@ def minimize(
     x0: X | Result[X],
     args: tuple[PyTree, ...] = (),
     *,
+    kwargs: Mapping[str, PyTree] | None = None,
     search: Search | None = None,
     has_aux: bool = False,
     tol: float = 1e-8,
@@ -61,9 +62,10 @@ def minimize(
     best iterate so far.
 
     Args:
-        target: the objective: a JAX function `f(x, *args)` of any pytree x, or a `gnewt.Graph`.
+        target: the objective: a JAX function `f(x, *args, **kwargs)` of any pytree x, or a `gnewt.Graph`.
         x0: start, in the form of the inputs; or a `Result`, to go on from it with its radius.
         args: further arguments of the function, held fixed.
+        kwargs: its keyword arguments, held fixed.
         search: how steps are kept safe; `TrustRegion()` unless given.
         has_aux: the function returns `(value, aux)`; aux is ignored.
         tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3) (the second part is for badly scaled objectives).
@@ -84,7 +86,7 @@ def minimize(
     search = choose_search(search, duals, back_substitution)
     curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
-    point = objective.at((begin_at, *args))
+    point = objective.at((begin_at, *args), kwargs)
     system = _system(point, search, objective.slots(order), curvature, engine)
     if point.is_traced:
         return _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))

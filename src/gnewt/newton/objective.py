@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from jax import Array
 from jax.core import Tracer
 
 from gnewt._errors import GraphError, explain_error, user_line
-from gnewt._typing import PyTree
+from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Graph, Handle, Structure, evaluate
 from gnewt.trace import TracedFunction, trace_function
 
@@ -56,7 +56,7 @@ class Objective:
     def __init__(
         self,
         target: Any,
-        argnums: int | Sequence[int] = 0,
+        argnums: Argument[int | Sequence[int]] = 0,
         has_aux: bool = False,
         keep: bool | str | Sequence[str] = (),
     ) -> None:
@@ -76,13 +76,19 @@ class Objective:
                 )
             )
 
-    def at(self, args: Sequence[Any]) -> Point:
+    def at(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Point:
         """Find structure, data and flat inputs at these arguments."""
         if self.traced is not None:
-            found = self.traced.find(args)
+            found = self.traced.find(args, kwargs)
             x = found.structure.ravel(self.traced.inputs_of(args))
             long = found.num_equations > LONG
             return Point(x, found.data, found.captured, found.structure, found.replay, long)
+        if kwargs:
+            raise GraphError(
+                f"a graph was given keyword arguments: {', '.join(kwargs)}",
+                user_line(),
+                "give the values of its inputs, in their order",
+            )
         structure = self.target.structure() if isinstance(self.target, Graph) else self.target
         assert isinstance(structure, Structure)
         tree: PyTree = args[0] if len(args) == 1 else tuple(args)
@@ -94,7 +100,7 @@ class Objective:
             return order
         return [self.target.slots(h) if isinstance(h, Handle) else h for h in order]
 
-    def aux(self, args: Sequence[Any]) -> Any:
+    def aux(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Evaluate f once more for its auxiliary output (not compiled: f may capture new values at each call)."""
         assert self.traced is not None
-        return self.traced.f(*args)[1]
+        return self.traced.f(*args, **kwargs)[1]

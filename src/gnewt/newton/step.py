@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Concatenate, Literal, ParamSpec, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 
 from gnewt._errors import AccuracyWarning, StepError, explain_error
-from gnewt._typing import PyTree, X
+from gnewt._typing import Argument, PyTree, X
 from gnewt.graph import Certificate, Graph, Structure
 from gnewt.kkt import EliminationStatus
 from gnewt.newton.check import self_check
@@ -131,7 +131,7 @@ def newton_step(
 @overload
 def newton_step(
     target: Callable[..., PyTree] | Graph | Structure,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool = False,
     full_output: bool = False,
@@ -139,7 +139,7 @@ def newton_step(
 ) -> Callable[..., PyTree]: ...
 def newton_step(
     target: Callable[..., PyTree] | Graph | Structure,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool = False,
     full_output: bool = False,
@@ -163,7 +163,7 @@ def newton_step(
         check: compare each new structure with JAX's derivatives of the function, once.
 
     Returns:
-        A function of the arguments that returns a step in the form of the variables (`step`, or `step, info`
+        A function of the arguments (positional and by name, as for `jax.grad`) that returns a step in the form of the variables (`step`, or `step, info`
         with `full_output`, and `aux` behind them with `has_aux`). Without `full_output` it raises `StepError`
         where there is no step, and warns where it is not accurate.
 
@@ -173,9 +173,8 @@ def newton_step(
     """
     objective = Objective(target, argnums, has_aux)
 
-    def compute(*args: PyTree) -> PyTree:
-        aux = (objective.aux(args),) if has_aux else ()
-        factor = _factor(objective, args, order, shift, curvature, engine, check)
+    def compute(*args: PyTree, **kwargs: PyTree) -> PyTree:
+        factor = _factor(objective, args, kwargs, order, shift, curvature, engine, check)
         # Inside jit the step is as the elimination gives it: a residual would cost a Hessian-vector product.
         info = describe(factor) if full_output or not factor.is_traced else None
         if info is not None and not full_output:
@@ -184,6 +183,7 @@ def newton_step(
             if info.code == StepStatus.INACCURATE:
                 warnings.warn(info.message, AccuracyWarning, stacklevel=2)
         flat = factor.flat_traced_step if factor.is_traced else factor.flat_step[0]
+        aux = (objective.aux(args, kwargs),) if has_aux else ()
         found = (factor.system.structure.unravel(flat), *((info,) if full_output else ()), *aux)
         return found if len(found) > 1 else found[0]
 
@@ -193,7 +193,7 @@ def newton_step(
 @overload
 def factorize(
     target: Callable[..., PyTree] | Graph | Structure,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: Literal[False] = False,
     **options: Unpack[StepOptions],
@@ -201,14 +201,14 @@ def factorize(
 @overload
 def factorize(
     target: Callable[..., PyTree] | Graph | Structure,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool,
     **options: Unpack[StepOptions],
 ) -> Callable[..., tuple[Factor, PyTree]]: ...
 def factorize(
     target: Callable[..., PyTree] | Graph | Structure,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool = False,
     check: bool = True,
@@ -223,11 +223,11 @@ def factorize(
     """
     objective = Objective(target, argnums, has_aux)
 
-    def compute(*args: PyTree) -> Factor | tuple[Factor, PyTree]:
-        factor = _factor(objective, args, order, shift, curvature, engine, check)
+    def compute(*args: PyTree, **kwargs: PyTree) -> Factor | tuple[Factor, PyTree]:
+        factor = _factor(objective, args, kwargs, order, shift, curvature, engine, check)
         if not factor.is_traced and int(factor.numbers.status) == EliminationStatus.NONFINITE:
             raise StepError(describe(factor).message)
-        return (factor, objective.aux(args)) if has_aux else factor
+        return (factor, objective.aux(args, kwargs)) if has_aux else factor
 
     return compute
 
@@ -235,6 +235,7 @@ def factorize(
 def _factor(
     objective: Objective,
     args: Sequence[PyTree],
+    kwargs: Mapping[str, PyTree],
     order: OrderLike,
     shift: RealLike,
     curvature: str,
@@ -242,7 +243,7 @@ def _factor(
     check: bool,
 ) -> Factor:
     """Trace (or look up), plan (or look up), linearise, eliminate."""
-    point, slots = objective.at(args), objective.slots(order)
+    point, slots = objective.at(args, kwargs), objective.slots(order)
     system = system_of(point, slots, curvature, engine)
     models = system.linearize(point)
     gradient = models.duals[: system.structure.num_inputs]

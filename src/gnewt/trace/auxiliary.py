@@ -63,12 +63,26 @@ class Aux:
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
-def split_aux(f: Callable[..., tuple[PyTree, PyTree]]) -> tuple[Callable[..., PyTree], list[Aux]]:
-    """Return f with its traced auxiliary leaves in a list, and a list that a call of it fills with their form."""
+def split_aux(f: Callable[..., PyTree], where: str) -> tuple[Callable[..., PyTree], list[Aux]]:
+    """Return f with its traced auxiliary leaves in a list, and a list that a call of it fills with their form.
+
+    Args:
+        f: returns (value, auxiliary data).
+        where: the line of f, for an error.
+    """
     form: list[Aux] = []
 
     def flat(*args: PyTree) -> PyTree:
-        value, aux = f(*args)
+        out = f(*args)
+        if not isinstance(out, tuple | list) or len(out) != 2:
+            kind = "array" if isinstance(out, Tracer) else type(out).__name__
+            count = f" of {len(out)}" if isinstance(out, tuple | list) else ""
+            raise TraceError(
+                f"has_aux is True, but the function returns one {kind}{count}, not (value, auxiliary data)",
+                where,
+                "return a pair, or leave has_aux out",
+            )
+        value, aux = out
         leaves, tree = jax.tree_util.tree_flatten(aux)
         known = [None if isinstance(leaf, Tracer) else (np.shape(leaf), _dtype(leaf)) for leaf in leaves]
         form[:] = [Aux(tree, tuple(known))]

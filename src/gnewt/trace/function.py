@@ -11,7 +11,8 @@ import dataclasses
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from gnewt._errors import EffectNotice, TraceError, explain_error, user_line
-from gnewt._typing import PyTree
+from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
 from gnewt.jaxprs import (
     Lit,
@@ -35,11 +36,21 @@ from gnewt.jaxprs import (
 from gnewt.jaxprs.compat import AnyJaxpr, Equation
 from gnewt.jaxprs.liveness import drop_dead
 from gnewt.trace import call_rules, elementwise_rules, index_rules, loop_rules, sum_rules
+from gnewt.trace.arguments import (
+    Untraceable,
+    as_argnums,
+    call,
+    chosen_args,
+    is_data,
+    leaf_names,
+    run_abstractly,
+    take_apart,
+    unknown_as_nan,
+)
 from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.captures import fingerprint, same_captures
 from gnewt.trace.condense import Source, condense, lift_program
 from gnewt.trace.entry import Entry, Found, make_replay
-from gnewt.trace.leaves import check_leaves
 from gnewt.trace.lift import Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
 
@@ -96,13 +107,13 @@ class TracedFunction:
     def __init__(
         self,
         f: Callable,
-        argnums: int | Sequence[int] = 0,
+        argnums: Argument[int | Sequence[int]] = 0,
         has_aux: bool = False,
         rules: dict[str, Callable[..., object]] | None = None,
         keep: bool | str | Sequence[str] = (),
     ) -> None:
         self.f = f
-        self.argnums = argnums if isinstance(argnums, int) else tuple(argnums)
+        self.argnums = as_argnums(argnums)
         self.has_aux = has_aux
         self.rules = rules
         self.keep: Keep = (
@@ -122,22 +133,46 @@ class TracedFunction:
             with contextlib.suppress(TypeError):
                 stores = _structures.setdefault(f, {})
         self._store = stores.setdefault((self.argnums, has_aux, self.keep), _Store())
+        self._closes = False
+        """Whether f needs to know its other arguments when it is traced."""
 
-    def structure_for(self, args: Sequence[PyTree]) -> tuple[Structure, Data]:
+    def structure_for(
+        self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree] | None = None
+    ) -> tuple[Structure, Data]:
         """Return the structure at these arguments (shapes and dtypes count) and its data now.
 
         Args:
             args: all positional arguments of f; arrays, tracers or scalars in any pytree.
+            kwargs: its keyword arguments. They are never differentiated, as in `jax.grad`.
         """
-        found = self.find(args)
+        found = self.find(args, kwargs)
         return found.structure, found.data
 
-    def find(self, args: Sequence[PyTree]) -> Found:
-        """Return the structure at these arguments, its data now, and f itself as a function of flat inputs."""
-        args = tuple(args)
-        chosen = self._chosen(args)
+    def find(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree] | None = None) -> Found:
+        """Return the structure at these arguments, its data now, and f itself as a function of flat inputs.
+
+        Numbers and arrays outside `argnums` are data: other values of them need no other structure. Where f
+        cannot be traced so (`range(n)`, `if flag`), they are constants, as they are for `jax.grad`.
+        """
+        chosen = chosen_args(self.argnums, len(args))
+        parts = take_apart(args, kwargs or {}, chosen, self._closes)
+        try:
+            return self._find(parts, chosen)
+        except Untraceable as error:
+            closed = take_apart(args, kwargs or {}, chosen, close=True)
+            if jax.tree_util.tree_structure(closed) == jax.tree_util.tree_structure(parts):
+                raise error.reason from None
+        try:
+            found = self._find(closed, chosen)
+        except Untraceable as error:
+            raise error.reason from None
+        self._closes = True
+        return found
+
+    def _find(self, args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> Found:
+        """`find`, of arguments that were taken apart."""
+        self._check_leaves(args, chosen)
         leaves, tree = jax.tree_util.tree_flatten(args)
-        check_leaves(leaves, _leaf_names(self.f, args))
         structs = [_struct(leaf) for leaf in leaves]
         diff = [i in chosen for i, arg in enumerate(args) for _ in jax.tree_util.tree_leaves(arg)]
         self._check_inputs(args, structs, diff)
@@ -164,8 +199,12 @@ class TracedFunction:
         programs = self._store.programs
         if shapes in programs and same_captures(programs[shapes].captures, fingerprint(self.f)):
             return programs[shapes]
-        f, form = split_aux(self.f) if self.has_aux else (self.f, [])
-        closed, out = trace_jaxpr(f, structs)
+        f = partial(call, self.f)
+        f, form = split_aux(f, _function_line(self.f)) if self.has_aux else (f, [])
+        try:
+            closed, out = trace_jaxpr(f, structs)
+        except Exception as error:
+            raise Untraceable(error) from None
         closed, dropped = plain_jaxpr(closed)
         self._check_outputs(closed, out[0] if self.has_aux else out)
         hoisted: list[ArrayLike] = []
@@ -185,29 +224,37 @@ class TracedFunction:
 
     # Checks
 
-    def _chosen(self, args: tuple[PyTree, ...]) -> tuple[int, ...]:
-        numbers = (self.argnums,) if isinstance(self.argnums, int) else self.argnums
-        if any(not -len(args) <= i < len(args) for i in numbers):
-            raise TraceError(
-                explain_error(
-                    f"argnums = {self.argnums}, but the function was given {len(args)} arguments",
+    def _check_leaves(self, args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> None:
+        for i in chosen:
+            for path, leaf in jax.tree_util.tree_leaves_with_path(args[i]):
+                if is_data(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct):
+                    continue
+                name = leaf_names(self.f, [0] * i + [leaf, {}])[-1] + jax.tree_util.keystr(path)
+                raise TraceError(
+                    f"input {name} is {leaf!r} ({type(leaf).__name__}), not a real number or an array of them",
                     user_line(),
-                    "count positional arguments from 0",
+                    "differentiate by numbers only: give it as another argument, or capture it in the function; "
+                    "take a module apart, equinox.partition(module, equinox.is_inexact_array), give its arrays, "
+                    "and join both parts inside the function (equinox.combine)",
                 )
-            )
-        return tuple(i % len(args) for i in numbers)
 
     def _check_inputs(
         self, args: tuple[PyTree, ...], avals: Sequence[jax.ShapeDtypeStruct], diff: Sequence[bool]
     ) -> None:
-        names = _leaf_names(self.f, args)
+        names = leaf_names(self.f, args)
         size = 0
         for aval, name, d in zip(avals, names, diff, strict=True):
             if not d:
                 continue
             size += int(np.prod(aval.shape, dtype=np.int64))
-            if is_float(aval.dtype):
+            if aval.dtype in (np.float32, np.float64):
                 continue
+            if is_float(aval.dtype):
+                raise TraceError(
+                    f"input {name} has dtype {aval.dtype}: too few digits to factorise with",
+                    user_line(),
+                    f"take the step in float32 or float64, {name}.astype(jnp.float32); the function may convert inside",
+                )
             if jnp.issubdtype(aval.dtype, jnp.complexfloating):
                 remedy = "give its real and imaginary parts as two real inputs"
             else:
@@ -281,7 +328,7 @@ class TracedFunction:
         outputs = None
         if read.aux is not None:
             outputs = read.aux.outputs(find_outputs(lifter, read.program, aux, condensed.numbering))
-        names = [n for n, d in zip(_leaf_names(self.f, args), source.diff, strict=True) if d]
+        names = [n for n, d in zip(leaf_names(self.f, args), source.diff, strict=True) if d]
         structure = Structure(
             families=tuple(condensed.families),
             num_inputs=num_inputs,
@@ -309,7 +356,7 @@ class TracedFunction:
 
 def trace_function(
     f: Callable,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argument[int | Sequence[int]] = 0,
     has_aux: bool = False,
     keep: bool | str | Sequence[str] = (),
 ) -> TracedFunction:
@@ -320,7 +367,8 @@ def trace_function(
 def trace_graph(
     f: Callable[..., PyTree],
     *args: PyTree,
-    argnums: int | Sequence[int] = 0,
+    argnums: Argument[int | Sequence[int]] = 0,
+    kwargs: Mapping[str, PyTree] | None = None,
     has_aux: bool = False,
     keep: bool | str | Sequence[str] = (),
     rules: dict[str, Callable[..., object]] | None = None,
@@ -331,8 +379,10 @@ def trace_graph(
 
     Args:
         f: any JAX function of any pytrees that returns a real scalar.
-        *args: its arguments; only those of `argnums` become inputs of the graph.
+        *args: its arguments; only those of `argnums` become inputs of the graph. A `jax.ShapeDtypeStruct` will do; data of
+            the graph that depend on one outside `argnums` are NaN.
         argnums: which positional arguments are the variables.
+        kwargs: keyword arguments of f.
         has_aux: f returns (value, auxiliary data). `graph.outputs` then says which slots hold the auxiliary data.
             The data plays no further part: slots and families are those of the value.
         keep: which entries of the auxiliary data must be slots: names, where the data is a dict, or True for all of it.
@@ -342,7 +392,9 @@ def trace_graph(
     Returns:
         A `Structure` with the current values of everything that f captures.
     """
-    structure, data = TracedFunction(f, argnums, has_aux, rules, keep).structure_for(args)
+    traced = TracedFunction(f, argnums, has_aux, rules, keep)
+    structure, data = run_abstractly(traced.structure_for, args, kwargs)
+    data = jax.tree_util.tree_map(unknown_as_nan, data)
     graph = dataclasses.replace(structure, data=data)
     check_structure(graph)
     return graph
@@ -384,18 +436,6 @@ def _leaf_order(args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> list[int]:
             first[i] = list(range(at, at + count))
             at += count
     return [leaf for i in chosen for leaf in first[i]]
-
-
-def _leaf_names(f: Callable, args: tuple[PyTree, ...]) -> list[str]:
-    try:
-        params = list(inspect.signature(f).parameters)
-    except (TypeError, ValueError):
-        params = []
-    names = []
-    for i, arg in enumerate(args):
-        name = params[i] if i < len(params) else f"arg{i}"
-        names += [name + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(arg)]
-    return names
 
 
 def _function_line(f: Callable) -> str:
