@@ -6,6 +6,7 @@ values (`replay`). What is known about each primitive stands in one table (`prim
 
 from gnewt.jaxprs.flatten import ScanSpec, effectful, flatten_jaxpr, primitives_of, scan_spec, trace_jaxpr
 from gnewt.jaxprs.keys import literal_key, program_key, same_operand, value_key
+from gnewt.jaxprs.plain import plain_jaxpr
 from gnewt.jaxprs.program import (
     Instr,
     Lit,
@@ -32,6 +33,7 @@ __all__ = [
     "fold_program",
     "is_float",
     "literal_key",
+    "plain_jaxpr",
     "primitives_of",
     "program_key",
     "run_program",
