@@ -59,6 +59,16 @@ def solves_in_lanes() -> RuleProgram:
 
 
 @p
+def cholesky_and_eigenvalues_in_two_axes_of_lanes() -> RuleProgram:
+    def f(x: Any) -> Any:
+        L = jnp.linalg.cholesky(spd(x))
+        logdet = 2 * jnp.sum(jnp.log(jnp.diagonal(L, axis1=-2, axis2=-1)))
+        return logdet + jnp.sum(jnp.linalg.det(spd(x)) ** 2) + convex(x)
+
+    return RuleProgram(f, points(2, 3, 2), opaque=4, width=8)
+
+
+@p
 def interpolation_in_a_table() -> RuleProgram:
     table = jnp.linspace(-1.0, 1.0, 9)
 
@@ -66,6 +76,16 @@ def interpolation_in_a_table() -> RuleProgram:
         return jnp.sum(jnp.interp(jnp.sin(x), table, jnp.cos(3 * table)) * x) + convex(x)
 
     return RuleProgram(f, points(40), opaque=1, width=3)
+
+
+@p
+def sorts_in_lanes() -> RuleProgram:
+    def f(x: Any) -> Any:
+        order = jnp.argsort(x, axis=1)
+        taken = jnp.take_along_axis(x, order, axis=1)
+        return jnp.sum(jnp.sort(x, axis=1) * taken[:, ::-1] * jnp.arange(1.0, 4)) + convex(x)
+
+    return RuleProgram(f, points(6, 3), opaque=3, width=9)
 
 
 @p

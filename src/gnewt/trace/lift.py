@@ -109,6 +109,8 @@ class Lifter:
         """Apply one equation: by NumPy or JAX on constants, by its rule, or as an opaque call."""
         self.ctx.offset += 1
         self.instr = instr
+        # An empty array depends on nothing.
+        ins = [v if size_of(v.shape) else self._empty(a) for v, a in zip(ins, instr.in_avals, strict=True)]
         if all_constant(ins):
             return self.fold(instr, ins)
         if instr.outs and not any(size_of(shape_of(a)) for a in instr.out_avals):
@@ -151,6 +153,9 @@ class Lifter:
         return list(self.constants.apply(step, ins, outs))
 
     # Values
+
+    def _empty(self, aval: Aval) -> Const:
+        return self.constants.add_fixed(np.zeros((1, *shape_of(aval)), aval.dtype))
 
     def literal(self, lit: Lit) -> Const:
         value = np.asarray(lit.value, lit.dtype)
