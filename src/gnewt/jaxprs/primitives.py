@@ -172,7 +172,6 @@ PRIMITIVES: dict[str, Primitive] = {
     "cumprod": _running(np.multiply),
     "dot_general": Primitive(fold=folds.dot),
     "sort": Primitive(curvature="none", twice=False),
-    "cumsum": Primitive(curvature="none"),
     "fft": Primitive(curvature="none"),
     # Data movement
     "copy": Primitive(move=moves.copy),
