@@ -221,7 +221,9 @@ def _fft(instr: Instr, axes: Axes) -> Step:
 
 _RULES: dict[str, Callable[[Instr, Axes], Step]] = {
     **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _reshape),
-    **dict.fromkeys(("copy", "optimization_barrier"), lambda i, axes: _together(i, axes, lambda a: a)),
+    **dict.fromkeys(
+        ("copy", "optimization_barrier", "device_put"), lambda i, axes: _together(i, axes, lambda a: a)
+    ),
     "broadcast_in_dim": _broadcast,
     "transpose": _transpose,
     "rev": _reverse,

@@ -168,7 +168,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "argmin": Primitive(flat=True),
     "cummax": _running(np.maximum, curvature="none"),
     "cummin": _running(np.minimum, curvature="none"),
-    "cumsum": _running(np.add),
+    "cumsum": _running(np.add, curvature="none"),
     "cumprod": _running(np.multiply),
     "dot_general": Primitive(fold=folds.dot),
     "sort": Primitive(curvature="none", twice=False),
