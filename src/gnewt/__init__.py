@@ -3,9 +3,11 @@
 from gnewt import control, newton, plan, qp
 from gnewt._errors import (
     AccuracyWarning,
+    CurvatureWarning,
     GnewtError,
     GraphError,
     InternalError,
+    OptionError,
     PerformanceNotice,
     PlanError,
     QPError,
@@ -23,12 +25,14 @@ from gnewt.trace import trace_graph
 __all__ = [
     "ENGINES",
     "AccuracyWarning",
+    "CurvatureWarning",
     "Factor",
     "GnewtError",
     "Graph",
     "GraphError",
     "Handle",
     "InternalError",
+    "OptionError",
     "PerformanceNotice",
     "PlanError",
     "QPError",

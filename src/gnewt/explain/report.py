@@ -77,7 +77,7 @@ class Report:
 
 
 def explain(
-    target: Callable[..., object] | Graph | Structure,
+    target: Argument[Callable[..., object] | Graph | Structure],
     *args: PyTree,
     argnums: Argument[int | Sequence[int]] = 0,
     kwargs: Mapping[str, PyTree] | None = None,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from gnewt.kkt import LocalModels
-from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, noise_of
+from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, fell_without_bound, noise_of
 from gnewt.newton.loop import Iterate, Move, Proposal, Task, largest_shift, line_record, scale_of
 
 _FALL = 4.0
@@ -95,7 +95,9 @@ class LineSearch:
         stuck = ~(taken | tried.is_cut(task, after))
         # A step with a shift is not Newton's: what it promises tells nothing of how far the minimum is.
         promised = jnp.where(found.shift == 0, line.promises(1.0), jnp.inf)
-        code = end_of(found.definite, tried.value == -jnp.inf, stuck, promised, noise)
+        code = end_of(
+            found.definite, fell_without_bound(task, tried.value, taken, after), stuck, promised, noise
+        )
         record = line_record(task, at, found.shift, tried.length, found.inertia)
         longest = jnp.where(taken, jnp.ones_like(tried.length), tried.length / 2)
         shift = jnp.where(found.definite, found.shift, at.memory.shift)

@@ -64,7 +64,10 @@ class Objective:
         self.traced: TracedFunction | None = None
         if isinstance(target, Graph | Structure):
             if argnums != 0 or has_aux or keep:
-                raise GraphError("argnums and has_aux are for functions: a graph knows its inputs")
+                raise GraphError(
+                    "argnums and has_aux are for functions: a graph knows its inputs",
+                    remedy="leave them out; inputs of a graph are given as one list",
+                )
         elif callable(target):
             self.traced = trace_function(target, argnums, has_aux, keep)
         else:
@@ -72,7 +75,7 @@ class Objective:
                 explain_error(
                     f"expected a JAX function or a gnewt.Graph, got {type(target).__name__}",
                     user_line(),
-                    "pass the objective itself, not its value",
+                    "pass the objective itself, not its value; in this order: minimize(f, x0), newton_step(f)(x)",
                 )
             )
 

@@ -18,6 +18,7 @@ from gnewt.newton.check import self_check
 from gnewt.newton.factor import Factor, null_names, singular_message
 from gnewt.newton.numbers import Count, Inertia, Real, RealLike, as_count, as_inertia, as_real, show
 from gnewt.newton.objective import Objective
+from gnewt.newton.options import check_shift
 from gnewt.newton.statuses import StepStatus, status_of, step_status
 from gnewt.newton.system import OrderLike, System, system_of
 
@@ -104,7 +105,7 @@ class StepOptions(TypedDict, total=False):
     """Further options of `newton_step` and `factorize`."""
 
     order: OrderLike
-    shift: RealLike
+    shift: Argument[RealLike]
     curvature: str
     engine: str
     check: bool
@@ -130,7 +131,7 @@ def newton_step(
 ) -> Callable[Concatenate[X, P], tuple[X, StepInfo]]: ...
 @overload
 def newton_step(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool = False,
@@ -138,13 +139,13 @@ def newton_step(
     **options: Unpack[StepOptions],
 ) -> Callable[..., PyTree]: ...
 def newton_step(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool = False,
     full_output: bool = False,
     order: OrderLike = "auto",
-    shift: RealLike = 0.0,
+    shift: Argument[RealLike] = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
     check: bool = True,
@@ -171,7 +172,7 @@ def newton_step(
     finite, and `full_output` tells (`info.code`, `info.residual`). Steps are then not refined, and the
     structure is not checked.
     """
-    objective = Objective(target, argnums, has_aux)
+    objective, shift = Objective(target, argnums, has_aux), check_shift(shift)
 
     def compute(*args: PyTree, **kwargs: PyTree) -> PyTree:
         factor = _factor(objective, args, kwargs, order, shift, curvature, engine, check)
@@ -192,7 +193,7 @@ def newton_step(
 
 @overload
 def factorize(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: Literal[False] = False,
@@ -200,20 +201,20 @@ def factorize(
 ) -> Callable[..., Factor]: ...
 @overload
 def factorize(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool,
     **options: Unpack[StepOptions],
 ) -> Callable[..., tuple[Factor, PyTree]]: ...
 def factorize(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool = False,
     check: bool = True,
     order: OrderLike = "auto",
-    shift: RealLike = 0.0,
+    shift: Argument[RealLike] = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
 ) -> Callable[..., Factor | tuple[Factor, PyTree]]:
@@ -221,7 +222,7 @@ def factorize(
 
     Arguments as in `newton_step`. A singular H gives a Factor that knows it (`is_singular`).
     """
-    objective = Objective(target, argnums, has_aux)
+    objective, shift = Objective(target, argnums, has_aux), check_shift(shift)
 
     def compute(*args: PyTree, **kwargs: PyTree) -> Factor | tuple[Factor, PyTree]:
         factor = _factor(objective, args, kwargs, order, shift, curvature, engine, check)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from gnewt.kkt import LocalModels
-from gnewt.newton.judge import Line, Trial, end_of, noise_of
+from gnewt.newton.judge import Line, Trial, end_of, fell_without_bound, noise_of
 from gnewt.newton.krylov import solve_with_products
 from gnewt.newton.loop import Iterate, Move, Proposal, Record, Task, largest
 from gnewt.newton.subproblem import BallStep, Spectrum, begin_spectrum, forget, solve_subproblem
@@ -122,7 +122,7 @@ class TrustRegion:
 
         reach = jnp.linalg.norm(x) + jnp.linalg.norm(found.step)
         stuck = ~taken & ((close & proposal.wanted) | (radius <= task.eps * jnp.maximum(reach, tiny)))
-        unbounded = (value == -jnp.inf) | (taken & (after.value < -1.0 / task.eps**2))
+        unbounded = fell_without_bound(task, value, taken, after)
         inside = (found.shift == 0) & (length < memory.radius)
         promise = jnp.minimum(memory.promise, jnp.where(inside, found.decrease, jnp.inf))
         code = end_of(found.found, unbounded, stuck, promise, trial.noise)

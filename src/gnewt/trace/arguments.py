@@ -68,7 +68,7 @@ def as_argnums(argnums: Any) -> int | tuple[int, ...]:
         raise TraceError(
             f"argnums = {argnums!r} is neither an integer nor a sequence of them",
             user_line(),
-            "give positions of arguments, counted from 0; to differentiate by an argument, pass it by position",
+            "give positions of arguments, counted from 0; values come later: newton_step(f)(x)",
         )
     return numbers
 

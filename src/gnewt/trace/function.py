@@ -19,7 +19,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from gnewt._errors import TraceError, explain_error, user_line
+from gnewt._errors import ConstantError, TraceError, explain_error, user_line
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
 from gnewt.jaxprs import Lit, Program, effectful, flatten_jaxpr, is_float, trace_jaxpr, where_of
@@ -328,12 +328,10 @@ class TracedFunction:
 
     def _refuse_constant(self) -> None:
         name = getattr(self.f, "__name__", "the function")
-        raise TraceError(
-            explain_error(
-                f"the value of {name} does not depend on its inputs",
-                _function_line(self.f),
-                "check argnums, and that the result is not detached (stop_gradient, integers) everywhere",
-            )
+        raise ConstantError(
+            f"the value of {name} does not depend on its inputs",
+            _function_line(self.f),
+            "check argnums, and that the result is not detached (stop_gradient, integers) everywhere",
         )
 
 
