@@ -20,7 +20,7 @@ from gnewt.graph import Graph, Handle, Structure
 from gnewt.kkt import ENGINES
 from gnewt.kkt.engines.native.engine import isa as native_isa
 from gnewt.newton import Factor, Result, StepInfo, factorize, minimize, newton_step
-from gnewt.trace import trace_graph
+from gnewt.trace import clear_cache, trace_graph
 
 __all__ = [
     "ENGINES",
@@ -43,6 +43,7 @@ __all__ = [
     "Structure",
     "TraceError",
     "__version__",
+    "clear_cache",
     "control",
     "explain",
     "factorize",

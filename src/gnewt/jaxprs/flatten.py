@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
-from jax.core import Tracer
 
 from gnewt.jaxprs import compat
-from gnewt.jaxprs.compat import AnyJaxpr, Atom, Equation, Numeric, Params, aval_of, primitive_name
-from gnewt.jaxprs.keys import program_key, value_key
+from gnewt.jaxprs.compat import AnyJaxpr, Atom, Equation, Numeric, aval_of, primitive_name
+from gnewt.jaxprs.keys import program_key
 from gnewt.jaxprs.liveness import drop_dead
+from gnewt.jaxprs.params import ParamReader, RuleMemo
 from gnewt.jaxprs.program import Instr, Lit, Operand, Program
 
 CALLS = frozenset({"jit", "closed_call", "core_call", "remat"})
@@ -38,13 +38,16 @@ def trace_jaxpr(f: Callable, args: Sequence[object]) -> tuple[AnyJaxpr, Any]:
     return jax.make_jaxpr(lambda *inner: f(*inner), return_shape=True)(*args)
 
 
-def flatten_jaxpr(jaxpr: AnyJaxpr, hoisted: list[Numeric], inlined: Collection[str] = CALLS) -> Program:
+def flatten_jaxpr(
+    jaxpr: AnyJaxpr, hoisted: list[Numeric], inlined: Collection[str] = CALLS, memo: RuleMemo | None = None
+) -> Program:
     """Turn a closed jaxpr into a Program.
 
     Args:
         jaxpr: the closed jaxpr.
         hoisted: captured constants are appended to it, in a fixed order.
         inlined: primitives that are replaced by their bodies.
+        memo: of the derivative rules that were met in the program that this jaxpr is a part of.
     """
     program = Program([], [], [], [], [])
     opened, consts = compat.open_jaxpr(jaxpr)
@@ -52,7 +55,9 @@ def flatten_jaxpr(jaxpr: AnyJaxpr, hoisted: list[Numeric], inlined: Collection[s
     for var in opened.invars:
         env[var] = at = program.new_var(aval_of(var))
         program.ins.append(at)
-    _Reader(program, hoisted, inlined).read(opened, consts, env, None)
+    params = ParamReader(partial(flatten_jaxpr, inlined=CALLS), RuleMemo() if memo is None else memo)
+    _Reader(program, hoisted, inlined, params).read(opened, consts, env, None)
+    program.repeatable = params.repeatable
     program.outs = [_operand(env, v) for v in opened.outvars]
     # Side effects are refused before it matters that their equations have no readers.
     drop_dead(program)
@@ -69,6 +74,7 @@ class _Reader:
     program: Program
     hoisted: list[Numeric]
     inlined: Collection[str]
+    params: ParamReader
 
     def read(
         self, jaxpr: Any, consts: Sequence[Numeric], env: dict[Atom, Operand], site: Equation | None
@@ -93,7 +99,9 @@ class _Reader:
                 continue
             outs = [program.new_var(aval_of(var)) for var in eqn.outvars]
             env.update(zip(eqn.outvars, outs, strict=True))
-            bodies = tuple(flatten_jaxpr(sub, self.hoisted, self.inlined) for sub in _bodies(name, eqn))
+            bodies = tuple(
+                flatten_jaxpr(sub, self.hoisted, self.inlined, self.params.memo) for sub in _bodies(name, eqn)
+            )
             program.instrs.append(
                 Instr(
                     name,
@@ -102,7 +110,7 @@ class _Reader:
                     outs,
                     eqn,
                     bodies,
-                    key=(name, _params_key(eqn.params, bodies)),
+                    key=(name, self.params.key(name, eqn, bodies)),
                     site=eqn if site is None else site,
                     in_avals=tuple(aval_of(v) for v in eqn.invars),
                     out_avals=tuple(aval_of(v) for v in eqn.outvars),
@@ -112,33 +120,6 @@ class _Reader:
 
 def _bodies(name: str, eqn: Equation) -> Sequence[AnyJaxpr]:
     return (eqn.params["jaxpr"],) if name == "scan" else eqn.params["branches"] if name == "cond" else ()
-
-
-def _params_key(params: Params, bodies: tuple[Program, ...]) -> Hashable:
-    if not params:
-        return ()
-    rest = tuple((k, _param_key(v)) for k, v in sorted(params.items()) if not (bodies and _holds_jaxpr(v)))
-    return (rest, tuple(b.key for b in bodies))
-
-
-def _holds_jaxpr(value: object) -> bool:
-    return any(compat.is_jaxpr(v) for v in (value if isinstance(value, tuple | list) else (value,)))
-
-
-def _param_key(value: Any) -> Hashable:
-    if compat.is_jaxpr(value):
-        hoisted: list[Numeric] = []
-        program = flatten_jaxpr(value, hoisted)
-        return (program.key, tuple(value_key(h) for h in hoisted if not isinstance(h, Tracer)))
-    if isinstance(value, tuple | list):
-        return (type(value).__name__, tuple(_param_key(v) for v in value))
-    if isinstance(value, np.ndarray):
-        return (value.shape, value.tobytes())
-    try:
-        hash(value)
-    except TypeError:
-        return repr(value)
-    return value
 
 
 # Facts about equations

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from gnewt.jaxprs.compat import Aval, Numeric
@@ -46,7 +48,7 @@ def program_key(program: Program) -> Key:
 
 def literal_key(literal: Lit) -> Hashable:
     """Return a hashable stand-in for a literal."""
-    return ("lit", str(literal.dtype), literal.shape, value_key(literal.value))
+    return ("lit", literal.dtype, literal.shape, value_key(literal.value))
 
 
 def same_operand(a: Operand, b: Operand) -> bool:
@@ -61,8 +63,8 @@ def _aval_key(aval: Aval) -> Hashable:
 
 
 def value_key(value: Numeric) -> Hashable:
-    """Return a hashable stand-in for a number."""
-    value = np.asarray(value)
-    if value.shape == () and value.dtype.kind in "biuf" and value == value:
-        return value.item()
-    return value.tobytes()
+    """Return a hashable stand-in for a known array: its bits, so that 0.0 is not -0.0 and a NaN equals itself."""
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended):
+        return (str(value.dtype), value_key(jax.random.key_data(value)))
+    array = np.asarray(value)
+    return (array.dtype, array.shape, array.tobytes())

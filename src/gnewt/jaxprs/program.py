@@ -62,6 +62,8 @@ class Program:
     instrs: list[Instr]
     outs: Sequence[Operand]
     key: Hashable = None
+    repeatable: bool = True
+    """Whether another call may use it: false where a derivative rule captures a tracer of the caller."""
 
     def new_var(self, aval: Aval) -> int:
         """Return the number of a new variable."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,19 +22,18 @@ LONG = 600
 thousand. Residuals then come from the evaluation of the graph, which is checked against f once, uncompiled."""
 
 
-@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:
-    """An objective at one call: its structure, the data of this call, the flat inputs. A pytree."""
+    """An objective at one call: its structure, the data of this call, the flat inputs. A pytree of its numbers."""
 
     x: Array
     data: Data
     captured: Any
     """Values that `replay` needs besides x."""
-    structure: Structure = dataclasses.field(metadata={"static": True})
-    replay: Callable[[Any, Any], Any] | None = dataclasses.field(metadata={"static": True})
+    structure: Structure
+    replay: Callable[[Any, Any], Any] | None
     """The function itself, (captured, x) ↦ f; None for a graph, which is its own function."""
-    is_long: bool = dataclasses.field(metadata={"static": True})
+    is_long: bool
     """The function has too many equations for its derivatives to be compiled."""
 
     @property
@@ -48,6 +48,42 @@ class Point:
         if self.replay is None or self.is_long:
             return evaluate(self.structure, maps, self.data, x)[0]
         return self.replay(self.captured, x)
+
+
+class _Origin:
+    """What a point without its numbers is to JAX. It holds the structure weakly: JAX keeps the trees of the arguments of
+    compiled functions, and these functions belong to the structure."""
+
+    __slots__ = ("hash", "is_long", "replay", "structure")
+
+    def __init__(self, point: Point) -> None:
+        self.structure = weakref.ref(point.structure)
+        self.replay = None if point.replay is None else weakref.ref(point.replay)
+        self.is_long = point.is_long
+        self.hash = hash((id(point.structure), id(point.replay), point.is_long))
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Origin) and self._parts() == other._parts()
+
+    def _parts(self) -> tuple[object, ...]:
+        return (self.structure, self.replay, self.is_long)
+
+
+def _flatten_point(point: Point) -> tuple[tuple[Any, ...], _Origin]:
+    return (point.x, point.data, point.captured), _Origin(point)
+
+
+def _unflatten_point(origin: _Origin, numbers: Sequence[Any]) -> Point:
+    structure, replay = origin.structure(), None if origin.replay is None else origin.replay()
+    assert structure is not None  # whoever calls a function of the structure holds it
+    x, data, captured = numbers
+    return Point(x, data, captured, structure, replay, origin.is_long)
+
+
+jax.tree_util.register_pytree_node(Point, _flatten_point, _unflatten_point)
 
 
 class Objective:

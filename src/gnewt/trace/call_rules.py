@@ -13,6 +13,7 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from gnewt._errors import TraceError, explain_error
 from gnewt.jaxprs import (
@@ -204,6 +205,8 @@ def _custom_jvp(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
         raise Opaque("a custom_jvp function that is not elementwise")
     key = (instr.key, tuple(np.dtype(a.dtype) for a in instr.in_avals))
     if key not in lift.ops:
+        if not _has_elementwise_rule(instr):
+            raise Opaque("a custom_jvp function whose rule is not elementwise")
         lift.ops[key] = Op(key, "custom_jvp", scalar_function(instr))
     return elementwise(lift, instr, ins, lift.ops[key])
 
@@ -216,8 +219,18 @@ def _is_elementwise(instr: Instr) -> bool:
     return not program.consts and _scalarizable(program, shape)
 
 
+def _has_elementwise_rule(instr: Instr) -> bool:
+    """Whether the derivative rule, too, can be applied to one scalar after the other."""
+    rule, hoisted = rule_program(instr)
+    fixed = all(np.shape(h) == () and not isinstance(h, Tracer) for h in hoisted)
+    return fixed and _scalarizable(rule, instr.out_avals[0].shape)
+
+
 def _scalarizable(program: Program, shape: tuple[int, ...]) -> bool:
     if any(program.avals[v].shape not in ((), shape) for i in program.instrs for v in i.outs):
+        return False
+    operands = [*program.outs, *[v for i in program.instrs for v in i.ins]]
+    if any(isinstance(v, Lit) and v.shape != () for v in operands):
         return False
     return all(
         primitive(i.prim).elementwise
@@ -236,39 +249,46 @@ def scalar_function(instr: Instr) -> Callable[[Sequence[jax.Array]], jax.Array]:
     def call(*args: jax.Array) -> jax.Array:
         return run_scalars(program, args, made)[0]
 
-    @functools.cache
-    def rule_program() -> Program:
-        # The rule, as JAX applies it, at the shapes of the equation; replayed on scalars.
-        avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in instr.in_avals]
-        active = [i for i, a in enumerate(avals) if is_float(a.dtype)]
-
-        def jvp(xs: list[jax.Array], ts: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-            def part(*moving: jax.Array) -> jax.Array:
-                full = list(xs)
-                for i, value in zip(active, moving, strict=True):
-                    full[i] = value
-                return bind_instr(instr, full)[0]
-
-            return jax.jvp(part, tuple(xs[i] for i in active), tuple(ts))
-
-        closed = jax.make_jaxpr(jvp)(avals, [avals[i] for i in active])
-        return flatten_jaxpr(closed, [])
+    rule = functools.cache(lambda: rule_program(instr))
 
     @call.defjvp
     def _jvp(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
         made[instr.key] = call
         moving = [t for t, a in zip(tangents, instr.in_avals, strict=True) if is_float(a.dtype)]
-        out, tangent = run_scalars(rule_program(), [*primals, *moving], made)
+        program, hoisted = rule()
+        out, tangent = run_scalars(program, [*primals, *moving], made, hoisted)
         return out, jnp.asarray(tangent, out.dtype)
 
     return lambda args: call(*args)
 
 
+def rule_program(instr: Instr) -> tuple[Program, list[Numeric]]:
+    """Return the rule of a custom_jvp call, as JAX applies it at the shapes of the equation, and what it captures."""
+    avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in instr.in_avals]
+    active = [i for i, a in enumerate(avals) if is_float(a.dtype)]
+
+    def jvp(xs: list[jax.Array], ts: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        def part(*moving: jax.Array) -> jax.Array:
+            full = list(xs)
+            for i, value in zip(active, moving, strict=True):
+                full[i] = value
+            return bind_instr(instr, full)[0]
+
+        return jax.jvp(part, tuple(xs[i] for i in active), tuple(ts))
+
+    hoisted: list[Numeric] = []
+    return flatten_jaxpr(jax.make_jaxpr(jvp)(avals, [avals[i] for i in active]), hoisted), hoisted
+
+
 def run_scalars(
-    program: Program, args: Sequence[jax.Array], made: dict[Hashable, ScalarCall]
+    program: Program,
+    args: Sequence[jax.Array],
+    made: dict[Hashable, ScalarCall],
+    hoisted: Sequence[Numeric] = (),
 ) -> list[jax.Array]:
     """Replay an elementwise program on scalars; `made` holds the functions with rules of their own."""
     env: dict[int, jax.Array] = dict(zip(program.ins, args, strict=True))
+    env.update((var, jnp.asarray(hoisted[at])) for var, at in program.consts)
 
     def read(v: Operand) -> jax.Array:
         return jnp.asarray(v.value, v.dtype).reshape(()) if isinstance(v, Lit) else env[v]

@@ -1,7 +1,6 @@
-"""Entry: one structure in the cache of a function, and how its data columns follow from captured values.
+"""Entry: one structure in the cache, and how its data columns follow from captured values.
 
-When something that the function captures has changed, the function is traced anew and an entry is found by its structural key.
-At every call the prelude is replayed where captured values are new.
+An entry is found by the content of a program. At every call the prelude is replayed where captured values are new.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from gnewt._typing import Array
 from gnewt.graph import Data, Structure
-from gnewt.jaxprs import Program, run_program
+from gnewt.jaxprs import Program, run_program, value_key
 from gnewt.trace.condense import Condensed, Source
 
 Replay = Callable[[Sequence[ArrayLike], Array], Array]
@@ -94,7 +92,11 @@ def make_replay(program: Program, structure: Structure, source: Source) -> Repla
 
 
 def _all_same(old: Sequence[ArrayLike], new: Sequence[ArrayLike]) -> bool:
-    """Whether captured values are the same immutable objects; NumPy arrays may have been written to."""
-    return len(old) == len(new) and all(
-        a is b and (isinstance(a, jax.Array) or np.isscalar(a)) for a, b in zip(old, new, strict=True)
-    )
+    """Whether captured values are the same: by identity, or NumPy's by their bits (they are copies of this module's own)."""
+    return len(old) == len(new) and all(a is b or _same_bits(a, b) for a, b in zip(old, new, strict=True))
+
+
+def _same_bits(a: ArrayLike, b: ArrayLike) -> bool:
+    if isinstance(a, jax.Array) or isinstance(b, jax.Array):
+        return False
+    return type(a) is type(b) and value_key(a) == value_key(b)

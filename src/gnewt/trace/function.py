@@ -1,17 +1,16 @@
-"""trace_graph and trace_function: the entry points of the stage, and the cache of structures.
+"""trace_graph and trace_function: the entry points of the stage.
 
-Three tiers. Once per structure: lift, fuse, assemble. When something that f captures has changed (or may
-have): trace f, compare a structural key. At every call: replay the prelude where captured values are new.
+Two tiers. At every call: trace f to a jaxpr, as `jax.grad` would, look its structure up by the content of the jaxpr,
+and replay the prelude where captured values are new. Once per structure: lift, fuse, assemble.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import inspect
-import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +37,7 @@ from gnewt.trace.arguments import (
     unknown_as_nan,
 )
 from gnewt.trace.auxiliary import Aux, Keep, split_aux
-from gnewt.trace.captures import fingerprint, same_captures
+from gnewt.trace.cache import StructureCache, structures
 from gnewt.trace.condense import Source, condense, lift_program
 from gnewt.trace.entry import Entry, Found, make_replay
 from gnewt.trace.lift import Seen, differentiated_vars
@@ -50,32 +49,13 @@ _RULE_MODULES = (call_rules, elementwise_rules, index_rules, loop_rules, sum_rul
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Read:
-    """f as a program at arguments of some shapes."""
+    """f as a program at arguments of some shapes, at one call."""
 
-    captures: list[tuple[str, object]] | None
-    """What f saw when it was traced."""
     program: Program
     """Its outputs: the objective, then the traced leaves of the auxiliary data."""
     hoisted: list[ArrayLike]
     """Captured values."""
     aux: Aux | None
-
-
-@dataclasses.dataclass(eq=False)
-class _Store:
-    """What is known of one function with given options."""
-
-    programs: dict[Hashable, _Read] = dataclasses.field(default_factory=dict)
-    """By shapes and dtypes of the arguments: the latest alone."""
-    entries: dict[Hashable, list[Entry]] = dataclasses.field(default_factory=dict)
-    """By structural key; several where captured values shape the structure."""
-
-
-_MOST_ENTRIES = 16
-"""Structures of one key: captured values that shape the structure (indices, zeros) rarely take more turns than this."""
-
-_structures: weakref.WeakKeyDictionary[Callable, dict[Hashable, _Store]] = weakref.WeakKeyDictionary()
-"""By function, then by options; an entry dies with its function."""
 
 
 def _x64() -> bool:
@@ -84,7 +64,7 @@ def _x64() -> bool:
 
 
 class TracedFunction:
-    """A JAX function with the structures found for it.
+    """A JAX function, to be seen as a structure at given arguments.
 
     ```python
     traced = trace_function(f)
@@ -115,12 +95,7 @@ class TracedFunction:
                     "return (value, data) and use has_aux=True",
                 )
             )
-        stores: dict[Hashable, _Store] = {}
-        if rules is None:
-            # Without a hash or weak references the cache lives with this object.
-            with contextlib.suppress(TypeError):
-                stores = _structures.setdefault(f, {})
-        self._store = stores.setdefault((self.argnums, has_aux, self.keep), _Store())
+        self.cache = structures if rules is None else StructureCache()
         self._closes = False
         """Whether f needs to know its other arguments when it is traced."""
 
@@ -164,29 +139,28 @@ class TracedFunction:
         structs = [_struct(leaf) for leaf in leaves]
         diff = [i in chosen for i, arg in enumerate(args) for _ in jax.tree_util.tree_leaves(arg)]
         self._check_inputs(args, structs, diff)
-        shapes = (tree, tuple((a.shape, a.dtype, a.weak_type) for a in structs), _x64())
-        read = self._read(shapes, jax.tree_util.tree_unflatten(tree, structs))
-        captured = [*read.hoisted, *[leaf for leaf, d in zip(leaves, diff, strict=True) if not d]]
-        dynamic = tuple(isinstance(v, Tracer) for v in captured)
-        key = (tree, read.program.key, read.aux, dynamic, tuple(diff), _x64())
-        entries = self._store.entries.setdefault(key, [])
-        for i, entry in enumerate(entries):
-            found = entry.find(captured)
-            if found is not None:
-                entries.append(entries.pop(i))  # the least recently used one stands first
-                return found
+        read = self._read(jax.tree_util.tree_unflatten(tree, structs))
+        others = [leaf for leaf, d in zip(leaves, diff, strict=True) if not d]
+        captured = [_own(v) for v in [*read.hoisted, *others]]
+        names = tuple(n for n, d in zip(leaf_names(self.f, args), diff, strict=True) if d)
         source = Source(structs, diff, _leaf_order(args, chosen), len(read.hoisted))
-        entries.append(self._trace(read, args, source, captured))
-        del entries[:-_MOST_ENTRIES]
-        found = entries[-1].find(captured)
-        assert found is not None
-        return found
+        in_tree = jax.tree_util.tree_structure(self.inputs_of(args[:-1]))
 
-    def _read(self, shapes: Hashable, structs: Sequence[PyTree]) -> _Read:
-        """Trace f, unless nothing that it can see has changed since the last time."""
-        programs = self._store.programs
-        if shapes in programs and same_captures(programs[shapes].captures, fingerprint(self.f)):
-            return programs[shapes]
+        def make() -> Entry:
+            return self._trace(read, source, names, in_tree, captured)
+
+        if not read.program.repeatable:
+            found = make().find(captured)
+            assert found is not None
+            return found
+        # Two functions of equal content share a structure if they name their inputs alike and begin at the same line,
+        # so that messages name what the user wrote.
+        options = (self.argnums, self.keep, tuple(diff), _x64(), names, _definition(self.f))
+        dynamic = tuple(isinstance(v, Tracer) for v in captured)
+        return self.cache.find((in_tree, read.program.key, read.aux, dynamic, options), captured, make)
+
+    def _read(self, structs: Sequence[PyTree]) -> _Read:
+        """Trace f, always: it may see anything."""
         f = partial(call, self.f)
         f, form = split_aux(f, _function_line(self.f)) if self.has_aux else (f, [])
         try:
@@ -196,12 +170,7 @@ class TracedFunction:
         self._check_outputs(closed, out[0] if self.has_aux else out)
         hoisted: list[ArrayLike] = []
         program = flatten_jaxpr(closed, hoisted)
-        programs.pop(shapes, None)
-        # Taken anew: tracing may itself have changed what f sees (a counter).
-        read = _Read(fingerprint(self.f), program, hoisted, form[0] if form else None)
-        if read.captures is not None and not any(isinstance(v, Tracer) for v in hoisted):
-            programs[shapes] = read
-        return read
+        return _Read(program, hoisted, form[0] if form else None)
 
     def inputs_of(self, args: Sequence[PyTree]) -> PyTree:
         """Pick the differentiated arguments, in the form in which a step is returned."""
@@ -286,7 +255,12 @@ class TracedFunction:
     # Lifting
 
     def _trace(
-        self, read: _Read, args: tuple[PyTree, ...], source: Source, captured: Sequence[ArrayLike]
+        self,
+        read: _Read,
+        source: Source,
+        names: Sequence[str],
+        in_tree: Any,
+        captured: Sequence[ArrayLike],
     ) -> Entry:
         """Make the structure of the objective; auxiliary data plays no part in it but for what is kept."""
         program = _part(read.program, read.program.outs[:1])
@@ -311,12 +285,11 @@ class TracedFunction:
         outputs = None
         if read.aux is not None:
             outputs = read.aux.outputs(find_outputs(lifter, read.program, aux, condensed.numbering))
-        names = [n for n, d in zip(leaf_names(self.f, args), source.diff, strict=True) if d]
         structure = Structure(
             families=tuple(condensed.families),
             num_inputs=num_inputs,
             num_slots=condensed.num_slots,
-            in_tree=jax.tree_util.tree_structure(self.inputs_of(args)),
+            in_tree=in_tree,
             in_avals=tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in variables),
             in_names=tuple(names[i] for i in source.order),
             outputs=outputs,
@@ -341,7 +314,7 @@ def trace_function(
     has_aux: bool = False,
     keep: bool | str | Sequence[str] = (),
 ) -> TracedFunction:
-    """Return f with its cache of structures; the cache is shared by all callers and dies with f."""
+    """Return f, to be seen as a structure; structures are shared by all callers."""
     return TracedFunction(f, argnums, has_aux, keep=keep)
 
 
@@ -402,6 +375,20 @@ def _leaf_order(args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> list[int]:
             first[i] = list(range(at, at + count))
             at += count
     return [leaf for i in chosen for leaf in first[i]]
+
+
+def _own(value: ArrayLike) -> ArrayLike:
+    """Copy what may be written to before a result of this call is asked for its residual."""
+    return value if isinstance(value, jax.Array | int | float | complex | np.generic) else np.array(value)
+
+
+def _definition(f: Callable) -> tuple[str, int]:
+    """Where a function, a method or a callable object is defined; no place where that is not known."""
+    while isinstance(f, partial):
+        f = f.func
+    f = inspect.unwrap(f)
+    code = getattr(f, "__code__", None) or getattr(type(f).__call__, "__code__", None)
+    return ("", 0) if code is None else (code.co_filename, code.co_firstlineno)
 
 
 def _function_line(f: Callable) -> str:
