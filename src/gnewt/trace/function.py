@@ -123,7 +123,7 @@ class TracedFunction:
             return self._find(parts, chosen)
         except Untraceable as error:
             closed = take_apart(args, kwargs or {}, chosen, close=True)
-            if jax.tree_util.tree_structure(closed) == jax.tree_util.tree_structure(parts):
+            if len(jax.tree_util.tree_leaves(closed)) == len(jax.tree_util.tree_leaves(parts)):
                 raise error.reason from None
         try:
             found = self._find(closed, chosen)
@@ -138,11 +138,12 @@ class TracedFunction:
         leaves, tree = jax.tree_util.tree_flatten(args)
         structs = [_struct(leaf) for leaf in leaves]
         diff = [i in chosen for i, arg in enumerate(args) for _ in jax.tree_util.tree_leaves(arg)]
-        self._check_inputs(args, structs, diff)
+        all_names = leaf_names(self.f, args)
+        self._check_inputs(all_names, structs, diff)
         read = self._read(jax.tree_util.tree_unflatten(tree, structs))
         others = [leaf for leaf, d in zip(leaves, diff, strict=True) if not d]
         captured = [_own(v) for v in [*read.hoisted, *others]]
-        names = tuple(n for n, d in zip(leaf_names(self.f, args), diff, strict=True) if d)
+        names = tuple(n for n, d in zip(all_names, diff, strict=True) if d)
         source = Source(structs, diff, _leaf_order(args, chosen), len(read.hoisted))
         in_tree = jax.tree_util.tree_structure(self.inputs_of(args[:-1]))
 
@@ -193,9 +194,8 @@ class TracedFunction:
                 )
 
     def _check_inputs(
-        self, args: tuple[PyTree, ...], avals: Sequence[jax.ShapeDtypeStruct], diff: Sequence[bool]
+        self, names: Sequence[str], avals: Sequence[jax.ShapeDtypeStruct], diff: Sequence[bool]
     ) -> None:
-        names = leaf_names(self.f, args)
         size = 0
         for aval, name, d in zip(avals, names, diff, strict=True):
             if not d:
