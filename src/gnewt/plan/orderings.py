@@ -18,6 +18,7 @@ from gnewt import _native
 from gnewt._errors import PlanError
 from gnewt.plan.adjacency import Adjacency
 from gnewt.plan.sparsity import KKTGraph
+from gnewt.plan.tree import NO_LIMIT, OverLimit
 
 WIDE = 512
 """Neighbours at which a greedy order stops refining: what is left is eliminated as one dense front. An
@@ -37,16 +38,19 @@ class Order:
     tail: int
 
 
-def min_degree(adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None = None) -> Order:
+def min_degree(
+    adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None = None, most: int = NO_LIMIT
+) -> Order:
     """Eliminate next the vertex with the fewest scalars around it.
 
     Args:
         reads: if given, the order is causal: a vertex waits until all its readers are gone.
+        most: raise OverLimit as soon as the steps so far cost more flops, Σ|ι||χ|².
 
     Cost O(Σ degree²) over the elimination graph.
     """
     if _native.LIBRARY is not None:
-        return _native_order(False, adjacency, sizes, reads)
+        return _native_order(False, adjacency, sizes, reads, most)
     near = [set(ns) for ns in adjacency.lists()]
     weight = np.asarray(sizes).tolist()
     score = [sum([weight[w] for w in ns]) for ns in near]
@@ -62,17 +66,19 @@ def min_degree(adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None 
             score[u] += sum([weight[w] for w in fresh]) - weight[v]
         return around
 
-    return _play(near, score, eliminate, reads)
+    return _play(near, weight, score, eliminate, reads, most)
 
 
-def min_fill(adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None = None) -> Order:
+def min_fill(
+    adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None = None, most: int = NO_LIMIT
+) -> Order:
     """Eliminate next the vertex whose elimination joins the fewest scalars anew. For small graphs.
 
     fill(v) = Σ n_a n_b over the pairs a, b ∈ near(v) that are not joined. It is kept up to date by
     differences, because eliminating one vertex changes the fill of all that share two neighbours with it.
     """
     if _native.LIBRARY is not None:
-        return _native_order(True, adjacency, sizes, reads)
+        return _native_order(True, adjacency, sizes, reads, most)
     near = [set(ns) for ns in adjacency.lists()]
     weight = np.asarray(sizes).tolist()
 
@@ -103,20 +109,27 @@ def min_fill(adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None = 
                 touched |= common
         return touched
 
-    return _play(near, score, eliminate, reads)
+    return _play(near, weight, score, eliminate, reads, most)
 
 
-def _native_order(use_fill: bool, adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None) -> Order:
+def _native_order(
+    use_fill: bool, adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None, most: int
+) -> Order:
     rows = None if reads is None else (reads.ptr, reads.idx)
     sizes = np.ascontiguousarray(sizes, np.int64)
-    return Order(*_native.greedy_order(use_fill, adjacency.ptr, adjacency.idx, sizes, rows, WIDE))
+    found = _native.greedy_order(use_fill, adjacency.ptr, adjacency.idx, sizes, rows, WIDE, most)
+    if found is None:
+        raise OverLimit(f"this order costs more than {most} flops")
+    return Order(*found)
 
 
 def _play(
     near: list[set[int]],
+    weight: list[int],
     score: list[int],
     eliminate: Callable[[int], Iterable[int]],
     reads: Adjacency | None,
+    most: int,
 ) -> Order:
     """Play the elimination game, always taking the vertex with the lowest score.
 
@@ -135,6 +148,7 @@ def _play(
     heapq.heapify(heap)
     done = [False] * num
     order: list[int] = []
+    flops = 0
     while heap:
         value, v = heapq.heappop(heap)
         if done[v] or value != score[v]:
@@ -142,6 +156,9 @@ def _play(
         left = num - len(order) - 1
         if len(near[v]) == left or len(near[v]) > WIDE:
             break
+        flops += weight[v] * (weight[v] + sum([weight[u] for u in near[v]])) ** 2
+        if flops > most:
+            raise OverLimit(f"this order costs more than {most} flops")
         order.append(v)
         done[v] = True
         for u in eliminate(v):

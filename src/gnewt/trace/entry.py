@@ -9,13 +9,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import jax
-import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from gnewt._typing import Array
 from gnewt.graph import Data, Structure
 from gnewt.jaxprs import Program, run_program, value_key
+from gnewt.jaxprs.compat import put
 from gnewt.trace.condense import Condensed, Source
 
 Replay = Callable[[Sequence[ArrayLike], Array], Array]
@@ -70,8 +70,7 @@ class Entry:
             return None
         return tuple(
             tuple(
-                jnp.asarray(values[c.index][0] if d else values[c.index])
-                for c, d in zip(columns, drop, strict=True)
+                put(values[c.index][0] if d else values[c.index]) for c, d in zip(columns, drop, strict=True)
             )
             for columns, drop in zip(self.condensed.columns, self.condensed.drops, strict=True)
         )

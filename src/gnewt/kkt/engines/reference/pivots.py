@@ -31,7 +31,7 @@ class BlockPivot:
     lower: np.ndarray
     """[q, q], unit lower triangular: rows and columns in the order of the pivots."""
     perm: np.ndarray
-    """int[q]: local coordinate of each pivot, so that A[perm][:, perm] = L D Lᵀ."""
+    """int[q]: row of A, not of the front, of each pivot, so that A[perm][:, perm] = L D Lᵀ."""
     diag: np.ndarray
     """[q]: diagonal of D."""
     off: np.ndarray
@@ -88,7 +88,7 @@ class PivotedFront:
     """What became of a front of which `p` unknowns could be eliminated."""
 
     pivots: np.ndarray
-    """Local coordinates that were eliminated."""
+    """Local coordinates that were eliminated, in the order of A's rows; pivots[block.perm] is the order of the pivots."""
     block: BlockPivot
     gain: np.ndarray
     """X = A⁻¹ B for the eliminated block A and its coupling B to `kept`."""
