@@ -90,3 +90,5 @@ def test_a_linear_problem_may_be_unbounded():
 def test_options_are_checked():
     with pytest.raises(gnewt.OptionError, match="tol is nan"):
         control.solve(problem(), US, tol=np.nan)
+    refused("expected a control.Problem", lambda: control.solve(US, problem()))
+    refused("iterations is -1", lambda: control.mpc_step(problem(), X0, US, iterations=-1))

@@ -33,6 +33,7 @@ BAD_RUNS = [
     ({"time_limit": -1.0}, "time_limit is -1.0"),
     ({"time_limit": float("nan")}, "time_limit is nan"),
     ({"callback": "print"}, "callback is 'print'"),
+    ({"kwargs": "a"}, "kwargs is a str, not a dict"),
     ({"args": 2.0}, "args is a float, not a tuple"),
     ({"args": jnp.ones(3)}, "args is a .*, not a tuple"),
 ]
@@ -125,6 +126,7 @@ def test_a_start_of_another_form():
     refused(
         gnewt.PlanError, r"search is 'fast'[\s\S]*TrustRegion", lambda: gnewt.minimize(f, X, search="fast")
     )
+    refused(gnewt.PlanError, "order is 3, neither", lambda: gnewt.newton_step(f, order=3)(X))
     refused(gnewt.PlanError, "unknown order 'fast'", lambda: gnewt.minimize(f, X, order="fast"))
     again = gnewt.minimize(lambda x: f(x) + jnp.sum(x**4), res)  # another function of the same inputs
     assert again.success

@@ -16,6 +16,7 @@ from jaxtyping import Float
 
 from gnewt._errors import PlanError, explain_error
 from gnewt._typing import Argument, PyTree
+from gnewt.control.check import bad
 from gnewt.control.diagnose import name_nonfinite, naming_constants
 from gnewt.control.problem import Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
@@ -37,7 +38,7 @@ METHODS = {
 
 
 def solve(
-    problem: Problem,
+    problem: Argument[Problem],
     us: PyTree,
     method: str = "nonlinear-newton",
     *,
@@ -67,6 +68,8 @@ def solve(
         time_limit: seconds after which no further step is begun.
         check: compare a new problem's derivatives with JAX's, once.
     """
+    if not isinstance(problem, Problem):
+        raise bad(f"expected a control.Problem, got {type(problem).__name__}", "call solve(problem, us)")
     duals, back_substitution = switches(method)
     if square_root and search is None:
         search = Rollout(duals, square_root=True)

@@ -21,7 +21,7 @@ from gnewt.newton.factor import Factor
 from gnewt.newton.loop import Record, Search, State, Task, largest, run, settle, start
 from gnewt.newton.numbers import Inertia, RealLike, as_count, as_real
 from gnewt.newton.objective import Objective, Point
-from gnewt.newton.options import check_args, check_limits, check_tolerance
+from gnewt.newton.options import check_args, check_kwargs, check_limits, check_tolerance
 from gnewt.newton.products import ProductSystem
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result, X
@@ -42,12 +42,12 @@ def minimize(
     x0: X | Result[X],
     args: Argument[tuple[PyTree, ...]] = (),
     *,
-    kwargs: Mapping[str, PyTree] | None = None,
+    kwargs: Argument[Mapping[str, PyTree] | None] = None,
     search: Argument[Search | None] = None,
     has_aux: bool = False,
     tol: Argument[RealLike] = 1e-8,
     max_steps: Argument[int] = 200,
-    order: OrderLike = "auto",
+    order: Argument[OrderLike] = "auto",
     curvature: str = "exact",
     engine: str = "auto",
     duals: str = "adjoint",
@@ -89,7 +89,7 @@ def minimize(
     curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     tol, max_steps = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
-    point = objective.at((begin_at, *check_args(args)), kwargs)
+    point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
     system = _system(point, search, objective.slots(order), curvature, engine)
     if point.is_traced:
         result = _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))

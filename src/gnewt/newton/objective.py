@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from gnewt._errors import GraphError, explain_error, user_line
+from gnewt._errors import GraphError, PlanError, explain_error, user_line
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Graph, Handle, Structure, evaluate
 from gnewt.trace import TracedFunction, trace_function
@@ -133,8 +133,13 @@ class Objective:
         tree: PyTree = args[0] if len(args) == 1 else tuple(args)
         return Point(structure.ravel(tree), structure.data, (), structure, None, False)
 
-    def slots(self, order: str | Sequence[Any] | np.ndarray) -> Any:
+    def slots(self, order: Argument[str | Sequence[Any] | np.ndarray]) -> Any:
         """Translate an order of handles into an order of slots."""
+        if not isinstance(order, str | Sequence | np.ndarray):
+            raise PlanError(
+                f"order is {order!r}, neither a name nor a sequence of slots",
+                remedy="use 'auto', a name in gnewt.plan.ORDERS, or all slots in the order of their elimination",
+            )
         if isinstance(order, str) or not isinstance(self.target, Graph):
             return order
         return [self.target.slots(h) if isinstance(h, Handle) else h for h in order]

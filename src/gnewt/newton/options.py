@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -72,6 +73,17 @@ def check_args(args: Any) -> tuple[Any, ...]:
             "write args=(value,) for one further argument",
         )
     return tuple(args)
+
+
+def check_kwargs(kwargs: Any) -> dict[str, Any]:
+    """Keyword arguments of a function: a mapping from their names."""
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise OptionError(
+            f"kwargs is a {type(kwargs).__name__}, not a dict",
+            user_line(),
+            'write kwargs={"name": value} for a keyword argument of the function',
+        )
+    return dict(kwargs or {})
 
 
 def _real(name: str, value: Any, meaning: str) -> Any:

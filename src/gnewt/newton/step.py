@@ -105,7 +105,7 @@ class StepInfo:
 class StepOptions(TypedDict, total=False):
     """Further options of `newton_step` and `factorize`."""
 
-    order: OrderLike
+    order: Argument[OrderLike]
     shift: Argument[RealLike]
     curvature: str
     engine: str
@@ -145,7 +145,7 @@ def newton_step(
     *,
     has_aux: bool = False,
     full_output: bool = False,
-    order: OrderLike = "auto",
+    order: Argument[OrderLike] = "auto",
     shift: Argument[RealLike] = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
@@ -214,7 +214,7 @@ def factorize(
     *,
     has_aux: bool = False,
     check: bool = True,
-    order: OrderLike = "auto",
+    order: Argument[OrderLike] = "auto",
     shift: Argument[RealLike] = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
@@ -238,7 +238,7 @@ def _factor(
     objective: Objective,
     args: Sequence[PyTree],
     kwargs: Mapping[str, PyTree],
-    order: OrderLike,
+    order: Argument[OrderLike],
     shift: RealLike,
     curvature: str,
     engine: str,

@@ -42,6 +42,7 @@ from gnewt.trace.condense import Source, condense, lift_program
 from gnewt.trace.entry import Entry, Found, make_replay
 from gnewt.trace.lift import Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
+from gnewt.trace.precision import refuse_half_precision
 
 _RULE_MODULES = (call_rules, elementwise_rules, index_rules, loop_rules, sum_rules)
 """Imported for the rules they register."""
@@ -276,6 +277,7 @@ class TracedFunction:
         moving = [v for v, d in zip(program.ins, source.diff, strict=True) if d]
         if root < 0 or differentiated_vars(program).isdisjoint(moving):
             self._refuse_constant()
+        refuse_half_precision(program, moving)
         variables = source.variables
         num_inputs = sum(int(np.prod(a.shape, dtype=np.int64)) for a in variables)
         keep = np.concatenate([*ids[1:], np.zeros(0, np.int32)])
