@@ -92,6 +92,10 @@ class System:
             self.maps, point, slots
         )
 
+    def slots(self, point: Point) -> Array:
+        """Evaluate the graph."""
+        return compiled(self.structure, _slots)(self.maps, point)
+
     def value(self, point: Point) -> Array:
         """Compute f alone, by evaluating the graph."""
         return compiled(self.structure, value_at)(self.maps, point)
@@ -164,6 +168,10 @@ def _step(
         arrays, models.sources, jnp.asarray(shift), -models.duals[: structure.num_inputs, None]
     )
     return models, step[:, 0], numbers
+
+
+def _slots(maps: Maps, point: Point) -> Array:
+    return forward(point.structure, maps, point.data, point.x)
 
 
 def value_at(maps: Maps, point: Point) -> Array:

@@ -6,13 +6,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import heapq
 from collections.abc import Callable, Iterable
 
 import numpy as np
-import scipy.sparse
-import scipy.sparse.csgraph
 
 from gnewt import _native
 from gnewt._errors import PlanError
@@ -318,24 +315,28 @@ def cyclic_reduction(graph: KKTGraph, chunk: int = 4) -> Order:
 def _breadth_first(adjacency: Adjacency, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(distance of every vertex from an end of its component, component), with some vertices taken out."""
     num = adjacency.num_vertices
-    row = np.repeat(np.arange(num), np.diff(adjacency.ptr))
-    kept = ~without[row] & ~without[adjacency.idx]
-    entries = (np.ones(int(kept.sum()), np.int8), (row[kept], adjacency.idx[kept]))
-    graph = scipy.sparse.csr_matrix(entries, shape=(num, num))
-    count, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
-    level = np.zeros(num, np.int64)
-    members = np.argsort(component, kind="stable")
-    ends = np.searchsorted(component[members], np.arange(count + 1))
-    for c in np.flatnonzero(np.diff(ends) > 1).tolist():
-        walk = functools.partial(scipy.sparse.csgraph.breadth_first_order, graph, directed=False)
-        # The last vertex that a walk from anywhere finds is far away: an end, from which the levels are counted.
-        order, before = walk(int(walk(int(members[ends[c]]))[0][-1]))
-        found = level.tolist() if count == 1 else {}
-        found[int(order[0])] = 0
-        for v, u in zip(order[1:].tolist(), before[order[1:]].tolist(), strict=True):
-            found[v] = found[u] + 1
-        level[order] = [found[v] for v in order.tolist()]
-    return level, component
+    ptr, idx, out = adjacency.ptr.tolist(), adjacency.idx.tolist(), without.tolist()
+    near = [[w for w in idx[ptr[v] : ptr[v + 1]] if not (out[v] or out[w])] for v in range(num)]
+
+    def walk(start: int, distance: list[int]) -> list[int]:
+        """Set the distances from a vertex, and list what is reached."""
+        distance[start], found = 0, [start]
+        for v in found:  # which grows on the way
+            for w in near[v]:
+                if distance[w] < 0:
+                    distance[w] = distance[v] + 1
+                    found.append(w)
+        return found
+
+    seen, level, component = ([-1] * num for _ in range(3))
+    count = 0
+    for v in range(num):
+        if seen[v] < 0:
+            # The last vertex that a walk from anywhere finds is far away: an end, from which the levels are counted.
+            for u in walk(walk(v, seen)[-1], level):
+                component[u] = count
+            count += 1
+    return np.asarray(level, np.int64), np.asarray(component, np.int64)
 
 
 def is_causal(graph: KKTGraph, order: np.ndarray) -> bool:
