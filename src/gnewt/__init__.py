@@ -4,6 +4,7 @@ from gnewt import control, newton, plan, qp
 from gnewt._errors import (
     AccuracyWarning,
     CurvatureWarning,
+    EffectNotice,
     GnewtError,
     GraphError,
     InternalError,
@@ -26,6 +27,7 @@ __all__ = [
     "ENGINES",
     "AccuracyWarning",
     "CurvatureWarning",
+    "EffectNotice",
     "Factor",
     "GnewtError",
     "Graph",

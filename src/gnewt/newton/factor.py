@@ -169,8 +169,10 @@ class Factor:
             return self.flat_step[1]
         gradient = self.flat_gradient
         left = self.system.product(self.point, self.raw_step) + self.shift * self.raw_step + gradient
-        size = jnp.linalg.norm(gradient)
-        return jnp.where(size > 0, jnp.linalg.norm(left) / jnp.where(size > 0, size, 1), 0.0)
+        largest = jnp.max(jnp.abs(gradient), initial=0.0)
+        unit = jnp.where(largest > 0, largest, 1.0)  # squares of tiny numbers vanish
+        size = jnp.linalg.norm(gradient / unit)
+        return jnp.linalg.norm(left / unit) / jnp.where(size > 0, size, 1.0)
 
     @cached_property
     def flat_step(self) -> tuple[np.ndarray, float]:
@@ -187,7 +189,8 @@ class Factor:
         sides = b.reshape(len(b), -1)
         sizes = column_norms(sides)
         if not np.any(sizes):
-            return np.zeros_like(b), 0.0
+            zero = np.zeros_like(sides)
+            return np.zeros_like(b), float(np.max(column_norms(self._residual(zero, sides))))
         eps = float(jnp.finfo(self.system.structure.dtype).eps)
         best = self._solve(sides) if first is None else np.asarray(first, np.float64).reshape(sides.shape)
         residual = self._residual(best, sides)
