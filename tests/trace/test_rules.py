@@ -19,7 +19,12 @@ def dense_step(f, x):
     return -np.linalg.solve(H, g)
 
 
-@pytest.mark.parametrize("name", list(RULE_PROGRAMS))
+SLOW = {"a_loop_with_cumulative_operations", "a_hidden_markov_model"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in RULE_PROGRAMS]
+)
 def test_step_inside_jit(name):
     program = RULE_PROGRAMS[name]()
     step = ravel_pytree(jax.jit(gnewt.newton_step(program.f))(program.x))[0]
