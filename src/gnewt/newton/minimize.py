@@ -16,7 +16,6 @@ import numpy as np
 from gnewt._errors import PerformanceNotice, PlanError, WidthError
 from gnewt._typing import PyTree
 from gnewt.graph import Graph, Structure
-from gnewt.kkt import LocalModels
 from gnewt.newton.arithmetic import as_known, known, largest, quietly
 from gnewt.newton.check import self_check
 from gnewt.newton.factor import Factor
@@ -26,7 +25,7 @@ from gnewt.newton.objective import Objective, Point
 from gnewt.newton.products import ProductSystem
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result, X
-from gnewt.newton.rollout import Rollout, choose_search
+from gnewt.newton.rollout import choose_search
 from gnewt.newton.statuses import Status
 from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
 from gnewt.newton.trust_region import TrustRegion
@@ -139,7 +138,8 @@ class _Host:
     def run(self, point: Point, tol: RealLike, max_steps: int, memory: object, check: bool) -> Result:
         system, search, began = self.system, self.search, time.monotonic()
         task = Task(system, point)
-        x, models = known(point.x), self._first_models(point)
+        x = known(point.x)
+        models = task.models(x, task.first_slots(search))
         with quietly():
             state, limits = start(task, search, x, models, tol, max_steps, as_known(memory))
         if int(state.code) == Status.NONFINITE:
@@ -172,13 +172,6 @@ class _Host:
         if ended is not None and int(state.code) in (Status.RUNNING, Status.MAX_STEPS):
             state = state._replace(code=np.int32(ended))
         return _result(system, state, tuple(history), self._last_factor(point, state))
-
-    def _first_models(self, point: Point) -> LocalModels:
-        """Derivatives at the start. Where later ones begin with slots, these do, too: they are compiled once."""
-        system = self.system
-        if isinstance(system, System) and isinstance(self.search, Rollout):
-            return system.linearize(point, system.slots(point))
-        return system.linearize(point)
 
     def _propose(self, task: Task) -> Callable[[Iterate], Proposal]:
         """The search's `propose`. Where there are products only it is nearly all of the work, and is compiled."""
