@@ -35,7 +35,7 @@ def self_check(system: System, point: Point, models: LocalModels) -> None:
     _compare(structure, "value", np.atleast_1d(models.value), np.atleast_1d(value), tolerance, 0.0)
     largest = float(np.max(np.abs(models.sources), initial=0.0))
     floor = structure.eps**0.5
-    mine = np.asarray(models.duals[: structure.num_inputs])
+    mine = np.asarray(models.duals)[: structure.num_inputs]
     # At a solution the gradient is rounding: what cancels in it is as large as the other duals.
     terms = max(largest, float(np.max(np.abs(models.duals), initial=0.0)))
     _compare(structure, "gradient", mine, np.asarray(gradient), tolerance, _CANCELS * floor * terms)

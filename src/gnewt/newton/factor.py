@@ -105,8 +105,8 @@ class Factor:
 
     @property
     def flat_gradient(self) -> Array | np.ndarray:
-        gradient = self.models.duals[: self.system.structure.num_inputs]
-        return gradient if self.is_traced else np.asarray(gradient)
+        count = self.system.structure.num_inputs
+        return self.models.duals[:count] if self.is_traced else np.asarray(self.models.duals)[:count]
 
     @property
     def is_traced(self) -> bool:
@@ -178,7 +178,7 @@ class Factor:
         return best, norm(residual) / size
 
     def _solve(self, b: np.ndarray) -> np.ndarray:
-        done = self.system.solve(self.models, self.numbers, jnp.asarray(b, self.models.sources.dtype))
+        done = self.system.solve(self.models, self.numbers, np.asarray(b, self.models.sources.dtype))
         return np.asarray(done, np.float64)
 
     def _solve_traced(self, b: Array) -> Array:
