@@ -317,7 +317,15 @@ def run(
 
 def _blank(make: Callable[[], Any]) -> Any:
     """Zeros in the form of what a function would return."""
-    return jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(make))
+    seen = []
+
+    def leaves() -> list[Array]:
+        found, tree = jax.tree_util.tree_flatten(make())
+        seen.append(tree)
+        return found
+
+    zeros = [jnp.zeros(s.shape, s.dtype) for s in jax.eval_shape(leaves)]
+    return jax.tree_util.tree_unflatten(seen[0], zeros)
 
 
 def all_finite(models: LocalModels) -> Array:
