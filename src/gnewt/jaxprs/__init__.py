@@ -6,6 +6,7 @@ values (`replay`). What is known about each primitive stands in one table (`prim
 
 from gnewt.jaxprs.flatten import ScanSpec, effectful, flatten_jaxpr, primitives_of, scan_spec, trace_jaxpr
 from gnewt.jaxprs.keys import literal_key, program_key, same_operand, value_key
+from gnewt.jaxprs.plain import plain_jaxpr
 from gnewt.jaxprs.program import (
     Instr,
     Lit,
@@ -17,7 +18,7 @@ from gnewt.jaxprs.program import (
     variables,
     where_of,
 )
-from gnewt.jaxprs.replay import bind_instr, bind_scalars, run_program
+from gnewt.jaxprs.replay import bind_instr, bind_scalars, fold_program, run_program
 
 __all__ = [
     "Instr",
@@ -29,8 +30,10 @@ __all__ = [
     "bind_scalars",
     "effectful",
     "flatten_jaxpr",
+    "fold_program",
     "is_float",
     "literal_key",
+    "plain_jaxpr",
     "primitives_of",
     "program_key",
     "run_program",

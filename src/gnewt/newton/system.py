@@ -122,7 +122,10 @@ class System:
         return (np.asarray(done) if isinstance(rhs, np.ndarray) else done).reshape(rhs.shape)
 
     def derivatives(self, point: Point, v: Array) -> tuple[Array, Array, Array]:
-        """Compute (f, g, H·v) by JAX from the objective itself, independently of the local models."""
+        """Compute (f, g, H·v) by JAX from the objective itself, independently of the local models.
+
+        H·v is NaN where f is: the graph may be finite there, without what is multiplied by zero or not selected.
+        """
         return compiled(self.structure, _derivatives)(self.maps, point, v)
 
     def product(self, point: Point, v: Array) -> Array:
@@ -184,7 +187,7 @@ def value_at(maps: Maps, point: Point) -> Array:
 def _derivatives(maps: Maps, point: Point, v: Array) -> tuple[Array, Array, Array]:
     f = jax.value_and_grad(lambda x: point.original(maps, x))
     (value, gradient), (_, curved) = jax.jvp(f, (point.x,), (v,))
-    return value, gradient, curved
+    return value, gradient, jnp.where(jnp.isfinite(value), curved, jnp.nan)
 
 
 def gauss_newton_product(maps: Maps, point: Point, v: Array) -> Array:
