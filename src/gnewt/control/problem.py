@@ -136,7 +136,7 @@ class Stages:
         def expand(carry: Carry, given: Given) -> tuple[Array, Array]:
             flat, unravel = ravel_pytree(carry)
 
-            def cost(z: Array) -> Array | float | int:
+            def cost(z: jax.Array) -> Array | float | int:
                 return self.last_cost(unravel(z), given)
 
             return jax.grad(cost)(flat), jax.hessian(cost)(flat)

@@ -94,7 +94,7 @@ def solve(
     system = None if result.factor is None else result.factor.system
     if point.is_traced:
         curvature = "gauss_newton" if duals != "adjoint" else "exact"
-        system = system_of(point, order, curvature)
+        system = system_of(point, _objective(problem).slots(order), curvature)
     return Solution(problem, result, method, square_root, system)
 
 
@@ -289,7 +289,7 @@ class Solution:
             return stages.expand_last_cost(jax.tree.map(lambda a: known(a)[-1], self._carries), given)
 
     @cached_property
-    def _nominal(self) -> tuple[Array, Array, Array, Callable[[Array], PyTree]]:
+    def _nominal(self) -> tuple[Array, Array, Array, Callable[..., PyTree]]:
         with self._now():
             us = jax.tree.map(known, self.us)
             unravel = ravel_pytree(jax.tree.map(lambda a: a[0], us))[1]

@@ -124,8 +124,9 @@ class Task:
 
     def first_slots(self, search: Search) -> Array | None:
         """The graph at the start, for a search whose proposals bring theirs: derivatives then have one form."""
-        brings = getattr(search, "evaluates", False) and isinstance(self.system, System)
-        return self.system.slots(self.point) if brings else None
+        if isinstance(self.system, System) and getattr(search, "evaluates", False):
+            return self.system.slots(self.point)
+        return None
 
     def gradient(self, models: LocalModels) -> Array:
         return known(models.duals)[: self.size]
@@ -285,7 +286,7 @@ def run(
     # A search that brings its slots starts inside the loop, in a round without a proposal: derivatives are then compiled
     # once. Other searches call an engine, whose integers lax.cond would copy for every lane under vmap.
     if slots is None:
-        begun, (state, limits) = True, begin(task.models(x))
+        begun, (state, limits), nothing = True, begin(task.models(x)), None
     else:
         begun, (state, limits) = False, _blank(lambda: begin(task.models(x, slots)))
         nothing = _blank(lambda: search.propose(task, state.at))
