@@ -16,14 +16,16 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from gnewt._errors import PlanError, explain_error
-from gnewt._typing import Array, PyTree
+from gnewt._typing import Argument, Array, PyTree
+from gnewt.control.check import bad
+from gnewt.control.diagnose import name_nonfinite, naming_constants
 from gnewt.control.problem import Carry, Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.tables import find_places
 from gnewt.newton import Policy, Progress, Record, Result, Rollout, minimize
 from gnewt.newton.arithmetic import known
 from gnewt.newton.loop import Search
-from gnewt.newton.numbers import Count, Real, as_count, as_real, is_known, show
+from gnewt.newton.numbers import Count, Real, RealLike, as_count, as_real, is_known, show
 from gnewt.newton.objective import Objective
 from gnewt.newton.policy import RuleGroup, make_policy
 from gnewt.newton.system import OrderLike, System, system_of
@@ -38,18 +40,18 @@ METHODS = {
 
 
 def solve(
-    problem: Problem,
+    problem: Argument[Problem],
     us: PyTree,
     method: str = "nonlinear-newton",
     *,
-    tol: float = 1e-8,
-    max_steps: int = 200,
-    search: Search | None = None,
+    tol: Argument[RealLike] = 1e-8,
+    max_steps: Argument[int] = 200,
+    search: Argument[Search | None] = None,
     square_root: bool = False,
     order: OrderLike = "stages",
     verbose: bool = False,
-    callback: Callable[[Progress[PyTree]], object] | None = None,
-    time_limit: float = float("inf"),
+    callback: Argument[Callable[[Progress[PyTree]], object] | None] = None,
+    time_limit: Argument[float] = float("inf"),
     check: bool = True,
 ) -> Solution:
     """Solve an optimal control problem. Works on the host, inside `jit` and under `vmap`.
@@ -68,11 +70,14 @@ def solve(
         time_limit: seconds after which no further step is begun.
         check: compare a new problem's derivatives with JAX's, once.
     """
+    if not isinstance(problem, Problem):
+        raise bad(f"expected a control.Problem, got {type(problem).__name__}", "call solve(problem, us)")
     duals, back_substitution = switches(method)
     if square_root and search is None:
         search = Rollout(duals, square_root=True)
     start = us.result if isinstance(us, Solution) else problem.decision(us)
-    point = _objective(problem).at((start.x if isinstance(start, Result) else start, problem.given))
+    with naming_constants(problem):
+        point = _objective(problem).at((start.x if isinstance(start, Result) else start, problem.given))
     if isinstance(order, str) and order == "stages":
         order = stage_order(problem, point.structure)
     result = minimize(
@@ -95,7 +100,7 @@ def solve(
     if point.is_traced:
         curvature = "gauss_newton" if duals != "adjoint" else "exact"
         system = system_of(point, _objective(problem).slots(order), curvature)
-    return Solution(problem, result, method, square_root, system)
+    return Solution(problem, name_nonfinite(problem, result), method, square_root, system)
 
 
 def switches(name: str) -> tuple[str, str]:
