@@ -19,10 +19,13 @@ from gnewt.newton.check import self_check
 from gnewt.newton.factor import Factor, null_names, singular_message
 from gnewt.newton.numbers import Count, Inertia, Real, RealLike, as_count, as_inertia, as_real, show
 from gnewt.newton.objective import Objective
+from gnewt.newton.options import check_shift
 from gnewt.newton.statuses import StepStatus, status_of, step_status
 from gnewt.newton.system import OrderLike, System, system_of
 
 P = ParamSpec("P")
+_DROPPED = ("the objective is not finite, through a part that is multiplied by zero or not selected", "")
+"""What to say where every number of the graph is finite, and f is not."""
 _MOST_FRONTS = 10_000
 """Fronts of a plan (about 0.3 ms each) up to which the reference engine confirms that a Hessian is singular."""
 
@@ -104,8 +107,8 @@ class StepInfo:
 class StepOptions(TypedDict, total=False):
     """Further options of `newton_step` and `factorize`."""
 
-    order: OrderLike
-    shift: RealLike
+    order: Argument[OrderLike]
+    shift: Argument[RealLike]
     curvature: str
     engine: str
     check: bool
@@ -131,7 +134,7 @@ def newton_step(
 ) -> Callable[Concatenate[X, P], tuple[X, StepInfo]]: ...
 @overload
 def newton_step(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool = False,
@@ -139,13 +142,13 @@ def newton_step(
     **options: Unpack[StepOptions],
 ) -> Callable[..., PyTree]: ...
 def newton_step(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool = False,
     full_output: bool = False,
-    order: OrderLike = "auto",
-    shift: RealLike = 0.0,
+    order: Argument[OrderLike] = "auto",
+    shift: Argument[RealLike] = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
     check: bool = True,
@@ -172,7 +175,7 @@ def newton_step(
     finite, and `full_output` tells (`info.code`, `info.residual`). Steps are then not refined, and the
     structure is not checked.
     """
-    objective = Objective(target, argnums, has_aux)
+    objective, shift = Objective(target, argnums, has_aux), check_shift(shift)
 
     def compute(*args: PyTree, **kwargs: PyTree) -> PyTree:
         factor = _factor(objective, args, kwargs, order, shift, curvature, engine, check)
@@ -193,7 +196,7 @@ def newton_step(
 
 @overload
 def factorize(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: Literal[False] = False,
@@ -201,20 +204,20 @@ def factorize(
 ) -> Callable[..., Factor]: ...
 @overload
 def factorize(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool,
     **options: Unpack[StepOptions],
 ) -> Callable[..., tuple[Factor, PyTree]]: ...
 def factorize(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool = False,
     check: bool = True,
-    order: OrderLike = "auto",
-    shift: RealLike = 0.0,
+    order: Argument[OrderLike] = "auto",
+    shift: Argument[RealLike] = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
 ) -> Callable[..., Factor | tuple[Factor, PyTree]]:
@@ -222,7 +225,7 @@ def factorize(
 
     Arguments as in `newton_step`. A singular H gives a Factor that knows it (`is_singular`).
     """
-    objective = Objective(target, argnums, has_aux)
+    objective, shift = Objective(target, argnums, has_aux), check_shift(shift)
 
     def compute(*args: PyTree, **kwargs: PyTree) -> Factor | tuple[Factor, PyTree]:
         factor = _factor(objective, args, kwargs, order, shift, curvature, engine, check)
@@ -237,7 +240,7 @@ def _factor(
     objective: Objective,
     args: Sequence[PyTree],
     kwargs: Mapping[str, PyTree],
-    order: OrderLike,
+    order: Argument[OrderLike],
     shift: RealLike,
     curvature: str,
     engine: str,
@@ -274,10 +277,13 @@ def describe(factor: Factor) -> StepInfo:
     tolerance = factor.system.structure.eps**0.5
     residual = factor.residual
     xp = jnp if factor.is_traced else np
-    code = step_status(factor.numbers.status, xp.isfinite(factor.value), residual <= tolerance)
+    # Products with H are NaN where f is, although the graph may drop what is not finite: 0·∞, or a masked NaN.
+    solved = factor.numbers.status == EliminationStatus.OK
+    finite = xp.isfinite(factor.value) & ~(solved & xp.isnan(residual))
+    code = step_status(factor.numbers.status, finite, residual <= tolerance)
     place = None
     if not factor.is_traced and int(code) == StepStatus.NONFINITE:
-        place = factor.system.nonfinite(factor.point, factor.models)
+        place = factor.system.nonfinite(factor.point, factor.models) or _DROPPED
     return StepInfo(
         code=as_count(code),
         residual=residual,
