@@ -50,7 +50,8 @@ def self_check(system: System, point: Point, models: LocalModels) -> None:
 def _derivatives(system: System, point: Point, v: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(f, g, H·v) of the function itself; operation by operation, in NumPy, where it is too long to compile."""
     if point.replay is None or not point.is_long:
-        return system.derivatives(point, v)
+        # Of the Gauss-Newton part JAX knows no product that would be independent of the graph: v is not used.
+        return system.derivatives(point, v) if system.curvature == "exact" else (*system.gradient(point), v)
     f = jax.value_and_grad(partial(point.replay, point.captured))
     closed = jax.make_jaxpr(lambda x, v: jax.jvp(f, (x,), (v,)))(jnp.asarray(point.x), v)
     hoisted: list[Numeric] = []
