@@ -23,6 +23,8 @@ Maker: TypeAlias = Callable[["Draft"], Step | None]
 STEPS: dict[str, tuple[Maker, float]] = {}
 """Name → maker and its weight."""
 
+DEPTH = 2
+"""How deep calls are nested."""
 MAX_SIZE = 24
 """Scalars of a value: programs stay small, since compile time is what they cost."""
 _TRIES = 40
@@ -181,7 +183,7 @@ def draft_program(
     shapes = _INPUTS[rng.integers(len(_INPUTS))]
     leaves, tree = jax.tree_util.tree_flatten(shapes, is_leaf=lambda s: isinstance(s, tuple))
     avals = [jax.ShapeDtypeStruct(s, dtype) for s in leaves]
-    draft = Draft(rng, avals, dtype, depth=2)
+    draft = Draft(rng, avals, dtype, depth=DEPTH)
     draft.grow(int(rng.integers(2, 5)))
     wanted = [draft.pick("f") for _ in range(int(rng.integers(1, 4)))] + [_last(draft)]
     weights = [draft.number(0.3, 1.5) for _ in wanted]
@@ -230,7 +232,7 @@ def make_program(seed: int) -> RandomProgram | None:
         x = point(number)
         v = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(x)])
         value, gradient, hessian = (np.asarray(part, np.float64) for part in both(v))
-        if max(np.abs(part).max() for part in (value, gradient, hessian)) <= _LARGEST:  # false for NaN
+        if all(np.abs(part).max() <= _LARGEST for part in (value, gradient, hessian)):  # false for NaN
             return RandomProgram(seed, f, x, names, inside, gradient, (hessian + hessian.T) / 2)
     return None
 
