@@ -18,7 +18,7 @@ from gnewt.jaxprs.program import (
     variables,
     where_of,
 )
-from gnewt.jaxprs.replay import bind_instr, bind_scalars, run_program
+from gnewt.jaxprs.replay import bind_instr, bind_scalars, fold_program, run_program
 
 __all__ = [
     "Instr",
@@ -30,6 +30,7 @@ __all__ = [
     "bind_scalars",
     "effectful",
     "flatten_jaxpr",
+    "fold_program",
     "is_float",
     "literal_key",
     "plain_jaxpr",

@@ -14,19 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt._errors import PerformanceNotice, PlanError, WidthError
-from gnewt._typing import PyTree
+from gnewt._typing import Argument, PyTree
 from gnewt.graph import Graph, Structure
-from gnewt.kkt import LocalModels
+from gnewt.kkt import ENGINES, unknown_engine
 from gnewt.newton.arithmetic import as_known, known, largest, quietly
 from gnewt.newton.check import self_check
 from gnewt.newton.factor import Factor
 from gnewt.newton.loop import Iterate, Proposal, Record, Search, State, Task, run, settle, start
 from gnewt.newton.numbers import Inertia, RealLike, as_count, as_real
 from gnewt.newton.objective import Objective, Point
+from gnewt.newton.options import check_args, check_kwargs, check_limits, check_tolerance
 from gnewt.newton.products import ProductSystem
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result, X
-from gnewt.newton.rollout import Rollout, choose_search
+from gnewt.newton.rollout import choose_search
 from gnewt.newton.statuses import Status
 from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
 from gnewt.newton.trust_region import TrustRegion
@@ -39,23 +40,23 @@ _LITTLE = 10
 
 
 def minimize(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     x0: X | Result[X],
-    args: tuple[PyTree, ...] = (),
+    args: Argument[tuple[PyTree, ...]] = (),
     *,
-    kwargs: Mapping[str, PyTree] | None = None,
-    search: Search | None = None,
+    kwargs: Argument[Mapping[str, PyTree] | None] = None,
+    search: Argument[Search | None] = None,
     has_aux: bool = False,
-    tol: float = 1e-8,
-    max_steps: int = 200,
-    order: OrderLike = "auto",
+    tol: Argument[RealLike] = 1e-8,
+    max_steps: Argument[int] = 200,
+    order: Argument[OrderLike] = "auto",
     curvature: str = "exact",
     engine: str = "auto",
     duals: str = "adjoint",
     back_substitution: str = "linear",
     verbose: bool = False,
-    callback: Callable[[Progress[X]], object] | None = None,
-    time_limit: float = float("inf"),
+    callback: Argument[Callable[[Progress[X]], object] | None] = None,
+    time_limit: Argument[float] = float("inf"),
     check: bool = True,
 ) -> Result[X]:
     """Minimise the objective by Newton's method. Works on the host, inside `jit`, and under `vmap`.
@@ -89,18 +90,22 @@ def minimize(
     search = choose_search(search, duals, back_substitution)
     curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
-    point = objective.at((begin_at, *args), kwargs)
+    tol, max_steps = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
+    point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
     system = _system(point, search, objective.slots(order), curvature, engine)
     if point.is_traced:
-        return _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))
+        result = _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))
+        return dataclasses.replace(result, tol=tol)
     host = _Host(system, search, callback, time_limit, Reporter(verbose))
-    return host.run(point, tol, max_steps, memory, check)
+    return dataclasses.replace(host.run(point, tol, max_steps, memory, check), tol=tol)
 
 
 def _system(
     point: Point, search: Search, order: SlotOrder, curvature: str, engine: str
 ) -> System | ProductSystem:
     """Plan, unless that is hopeless."""
+    if engine not in (*ENGINES, "products"):
+        raise unknown_engine(engine, (*ENGINES, "products"))
     if engine != "products":
         try:
             system = system_of(point, order, curvature, engine)
@@ -139,7 +144,8 @@ class _Host:
     def run(self, point: Point, tol: RealLike, max_steps: int, memory: object, check: bool) -> Result:
         system, search, began = self.system, self.search, time.monotonic()
         task = Task(system, point)
-        x, models = known(point.x), self._first_models(point)
+        x = known(point.x)
+        models = task.models(x, task.first_slots(search))
         with quietly():
             state, limits = start(task, search, x, models, tol, max_steps, as_known(memory))
         if int(state.code) == Status.NONFINITE:
@@ -172,13 +178,6 @@ class _Host:
         if ended is not None and int(state.code) in (Status.RUNNING, Status.MAX_STEPS):
             state = state._replace(code=np.int32(ended))
         return _result(system, state, tuple(history), self._last_factor(point, state))
-
-    def _first_models(self, point: Point) -> LocalModels:
-        """Derivatives at the start. Where later ones begin with slots, these do, too: they are compiled once."""
-        system = self.system
-        if isinstance(system, System) and isinstance(self.search, Rollout):
-            return system.linearize(point, system.slots(point))
-        return system.linearize(point)
 
     def _propose(self, task: Task) -> Callable[[Iterate], Proposal]:
         """The search's `propose`. Where there are products only it is nearly all of the work, and is compiled."""
