@@ -95,9 +95,23 @@ class Draft:
 
         places = [i for i, aval in enumerate(self.avals) if fits(aval)]
         if not places:
-            raise NothingFits
+            return self._make(kind, rank, least)
         weights = np.arange(1.0, len(places) + 1)
         return int(self.rng.choice(places, p=weights / weights.sum()))
+
+    def _make(self, kind: str, rank: int | None, least: int) -> int:
+        """Add a value of a kind that there is none of."""
+        if kind != "f":
+            name = "integers" if kind == "i" else "complex"
+            fn = STEPS[name][0](self)
+            assert fn is not None
+            return self.add(name, fn)
+        at = self.pick("f")
+        if rank == 0:
+            return self.add("scalar", lambda v: jnp.sum(v[at]))
+        if least == 0:
+            raise NothingFits
+        return self.add("vector", lambda v: fit(v[at], (max(least, 2),)))
 
     def number(self, low: float = -1.5, high: float = 1.5) -> Any:
         """Choose a constant, of the program's precision."""

@@ -42,4 +42,4 @@ def test_programs_are_reproducible_and_varied():
         for a, b in zip(jax.tree.leaves(point(0)), jax.tree.leaves(again[1](0)), strict=True):
             np.testing.assert_array_equal(a, b)
         assert a.dtype == (np.float32 if seed % 5 == 4 else np.float64)
-    assert len(used) > 0.9 * len(STEPS)
+    assert used >= set(STEPS)
