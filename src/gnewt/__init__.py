@@ -11,6 +11,7 @@ from gnewt._errors import (
     QPError,
     StepError,
     TraceError,
+    UncheckedWarning,
 )
 from gnewt._version import __version__
 from gnewt.explain import Report, explain
@@ -38,6 +39,7 @@ __all__ = [
     "StepInfo",
     "Structure",
     "TraceError",
+    "UncheckedWarning",
     "__version__",
     "clear_cache",
     "control",

@@ -59,6 +59,10 @@ class AccuracyWarning(UserWarning):
     """A Newton step whose achieved residual is far from rounding."""
 
 
+class UncheckedWarning(UserWarning):
+    """A structure that could not be compared with its function: no finite derivatives at any point that was tried."""
+
+
 def explain_error(what: str, where: str = "", remedy: str = "") -> str:
     """Join the three parts of an error into one message."""
     return what + (where and f"\n  where: {where}") + (remedy and f"\n  what to do: {remedy}")

@@ -15,7 +15,7 @@ import numpy as np
 from gnewt._errors import PerformanceNotice, PlanError, WidthError
 from gnewt._typing import PyTree
 from gnewt.graph import Graph, Structure
-from gnewt.newton.check import self_check
+from gnewt.newton.check import checked
 from gnewt.newton.factor import Factor
 from gnewt.newton.loop import Record, Search, State, Task, largest, run, settle, start
 from gnewt.newton.numbers import Inertia, RealLike, as_count, as_real
@@ -80,7 +80,7 @@ def minimize(
         verbose: show a row per step on standard error (not inside jit).
         callback: called with a `Progress` after each step; the run stops if it returns True (not inside jit).
         time_limit: seconds after which no further step is begun (not inside jit).
-        check: compare a new structure with JAX's derivatives of the function, once (not inside jit).
+        check: compare a new structure with JAX's derivatives of the function, once.
     """
     objective = Objective(target, 0, has_aux)
     search = choose_search(search, duals, back_substitution)
@@ -88,10 +88,14 @@ def minimize(
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     point = objective.at((begin_at, *args), kwargs)
     system = _system(point, search, objective.slots(order), curvature, engine)
+    if check and isinstance(system, System):
+        better = checked(system, point)
+        if better is not point:
+            point, system = better, _system(better, search, "auto", curvature, engine)
     if point.is_traced:
         return _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))
     host = _Host(system, search, callback, time_limit, Reporter(verbose))
-    return host.run(point, tol, max_steps, memory, check)
+    return host.run(point, tol, max_steps, memory)
 
 
 def _system(
@@ -133,7 +137,7 @@ class _Host:
     time_limit: float
     reporter: Reporter
 
-    def run(self, point: Point, tol: RealLike, max_steps: int, memory: object, check: bool) -> Result:
+    def run(self, point: Point, tol: RealLike, max_steps: int, memory: object) -> Result:
         system, began = self.system, time.monotonic()
         key = ("loop", system, self.search)
         begin, propose, finish = system.structure.memo(key, lambda: _compile(system, self.search))
@@ -143,8 +147,6 @@ class _Host:
             bad = system.nonfinite(point, state.models)
             detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
             return dataclasses.replace(_result(system, state, ()), detail=detail)
-        if check and isinstance(system, System):
-            system.structure.memo(("checked", system.curvature), lambda: self_check(system, point, models))
         history: list[Record] = []
         ended = None
         try:

@@ -21,7 +21,7 @@ from jax.typing import ArrayLike
 from gnewt._errors import TraceError, explain_error, user_line
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
-from gnewt.jaxprs import Lit, Program, effectful, flatten_jaxpr, is_float, trace_jaxpr, where_of
+from gnewt.jaxprs import Lit, Program, effectful, flatten_jaxpr, has_branches, is_float, trace_jaxpr, where_of
 from gnewt.jaxprs.compat import AnyJaxpr
 from gnewt.jaxprs.liveness import drop_dead
 from gnewt.trace import call_rules, elementwise_rules, index_rules, loop_rules, sum_rules
@@ -40,7 +40,7 @@ from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.cache import StructureCache, structures
 from gnewt.trace.condense import Source, condense, lift_program
 from gnewt.trace.entry import Entry, Found, make_replay
-from gnewt.trace.lift import Seen, differentiated_vars
+from gnewt.trace.lift import Distrust, Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
 
 _RULE_MODULES = (call_rules, elementwise_rules, index_rules, loop_rules, sum_rules)
@@ -147,7 +147,8 @@ class TracedFunction:
         in_tree = jax.tree_util.tree_structure(self.inputs_of(args[:-1]))
 
         def make() -> Entry:
-            return self._trace(read, source, names, in_tree, captured)
+            form = dataclasses.replace(read, hoisted=[])  # an entry keeps no values, which may be tracers
+            return self._trace(form, source, names, in_tree, captured)
 
         if not read.program.repeatable:
             found = make().find(captured)
@@ -261,6 +262,7 @@ class TracedFunction:
         names: Sequence[str],
         in_tree: Any,
         captured: Sequence[ArrayLike],
+        distrust: Distrust = frozenset(),
     ) -> Entry:
         """Make the structure of the objective; auxiliary data plays no part in it but for what is kept."""
         program = _part(read.program, read.program.outs[:1])
@@ -271,7 +273,7 @@ class TracedFunction:
         asked = [v for v, flag in zip(aux, kept, strict=True) if flag]
         lifted = _part(read.program, [*program.outs, *asked]) if asked else program
         seen = None if read.aux is None else Seen(bool(asked))
-        lifter, ids = lift_program(lifted, source, captured, self.rules, seen)
+        lifter, ids = lift_program(lifted, source, captured, self.rules, seen, distrust)
         root = int(ids[0][0])
         moving = [v for v, d in zip(program.ins, source.diff, strict=True) if d]
         if root < 0 or differentiated_vars(program).isdisjoint(moving):
@@ -297,7 +299,12 @@ class TracedFunction:
         for family in condensed.families:
             check_family(family, num_inputs, condensed.num_slots)
         replay = make_replay(program, structure, source)
-        return Entry(structure, condensed, replay, len(program.instrs))
+
+        def remake(captured: Sequence[ArrayLike], distrust: Distrust) -> Entry:
+            return self._trace(read, source, names, in_tree, captured, distrust)
+
+        branches, repeatable = has_branches(program), read.program.repeatable
+        return Entry(structure, condensed, replay, len(program.instrs), branches, remake, repeatable)
 
     def _refuse_constant(self) -> None:
         name = getattr(self.f, "__name__", "the function")
