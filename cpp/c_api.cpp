@@ -52,7 +52,8 @@ GNEWT_API const char* gnewt_planner_status_name(int number) {
     return 0 <= number && number <= kOverLimit ? names[number] : nullptr;
 }
 
-// Counts changes of this interface; the loader refuses a library that speaks another one.
+// Counts changes of this interface, and of what the engine returns (engine/call.hpp); the loader refuses a library that
+// speaks another one.
 GNEWT_API int gnewt_abi_version() { return 5; }
 
 GNEWT_API int gnewt_join_pairs(Count num, Count num_pairs, const Count* a, const Count* b, int symmetric, Count* ptr,
@@ -63,13 +64,13 @@ GNEWT_API int gnewt_join_pairs(Count num, Count num_pairs, const Count* a, const
     });
 }
 
-// `num_readers` is 0 for a free order, otherwise `num`.
+// `num_readers` is 0 for a free order, otherwise `num`. `tail` is -1 where the order costs more than `most` flops.
 GNEWT_API int gnewt_greedy_order(int use_fill, Count num, const Count* ptr, const Index* idx, const Count* sizes,
                                  Count num_readers, const Count* reads_ptr, const Index* reads_idx, Count wide,
-                                 Index* order, Count* tail) {
+                                 Index* order, Count* tail, Count most) {
     return guarded([&] {
         *tail = greedy_order(use_fill ? Rule::min_fill : Rule::min_degree, rows(num, ptr, idx), {sizes, num},
-                             rows(num_readers, reads_ptr, reads_idx), wide, {order, num});
+                             rows(num_readers, reads_ptr, reads_idx), wide, {order, num}, most);
     });
 }
 

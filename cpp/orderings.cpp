@@ -39,6 +39,12 @@ public:
     }
 
     Count num_neighbours(Index v) const { return near_[static_cast<std::size_t>(v)].size(); }
+    // |ι||χ|² of the elimination of v.
+    double flops(Index v) const {
+        const double size = static_cast<double>(weight_[v]);
+        const double bag = size + static_cast<double>(degree_[static_cast<std::size_t>(v)]);
+        return size * bag * bag;
+    }
 
     // Remove v, join its neighbours with each other, and list the vertices whose score changed.
     const std::vector<Index>& eliminate(Index v) {
@@ -129,7 +135,7 @@ private:
 }  // namespace
 
 Count greedy_order(Rule rule, const Rows& adjacency, Span<const Count> sizes, const Rows& reads, Count wide,
-                   Span<Index> order) {
+                   Span<Index> order, Count most) {
     const Count num = adjacency.size();
     check_rows(adjacency, num);
     check_rows(reads, num);
@@ -150,12 +156,15 @@ Count greedy_order(Rule rule, const Rows& adjacency, Span<const Count> sizes, co
 
     std::vector<char> done(static_cast<std::size_t>(num), 0);
     Count tail = 0;
+    double flops = 0;
     while (!heap.empty()) {
         const auto [value, v] = heap.top();
         heap.pop();
         if (done[static_cast<std::size_t>(v)] || value != game.score[static_cast<std::size_t>(v)]) continue;
         const Count around = game.num_neighbours(v);
         if (around == num - tail - 1 || around > wide) break;
+        flops += game.flops(v);
+        if (flops > static_cast<double>(most)) return -1;
         order[tail++] = v;
         done[static_cast<std::size_t>(v)] = 1;
         for (Index u : game.eliminate(v)) offer(u);

@@ -4,7 +4,8 @@
 //     fronts    FrontRecord for every front, in postorder
 //     shapes    for every shape a ShapeRecord and its five lists: blocks [num_blocks] Block, diagonal [num_diag],
 //               pairs [num_pairs, 2], inputs [num_inputs], runs [num_runs] RunRecord
-//     slots     for every front [p + q + b] slots; free plans: [q + b] unknowns
+//     slots     for every front [p + q + b] slots; free plans: [q + b] unknowns, by number: slots, then the duals of
+//               the nodes in the same order
 //     sources   for every front [num_blocks] positions at which its blocks begin, then [num_diag] positions
 //
 // A change of anything here is a new kPlanVersion. Plans are never stored, so the engine reads one version only.

@@ -60,7 +60,7 @@ enum class Rule { min_degree, min_fill };
 // Play the elimination game; write the order and return where the tail begins.
 // `reads` has no rows for a free order; otherwise a vertex waits until all its readers are gone.
 Count greedy_order(Rule rule, const Rows& adjacency, Span<const Count> sizes, const Rows& reads, Count wide,
-                   Span<Index> order);
+                   Span<Index> order, Count most);
 
 // Tree decompositions (tree.cpp)
 

@@ -55,13 +55,12 @@ private:
     using Search = Careful<T, Assembled<T>>;
 
     // The parts of a front in work space: p pairs and [late | q | b], where `late` unknowns were delayed by the
-    // children.
+    // children. m = late + q, n = m + b; ld and ldp are leading dimensions, of parts with n columns and of PP.
+    // PP [p, ldp] has right-hand sides in the columns p..; F [p, ld]; W is there twice, [2p, ld]; C [p, ld].
     struct Parts {
-        int64_t p, late, m, n, ld,
-            ldp;  // m = late + q, n = m + b; leading dimensions of parts with n columns, and of PP
-        T *pp, *f, *w,
-            *c;        // PP [p, ldp] with right-hand sides in the columns p..; F [p, ld]; W, 2 times [p, ld]; C [p, ld]
-        T *r, *panel;  // R [n, ld] with right-hand sides in the columns n..; work space of the search
+        int64_t p, late, m, n, ld, ldp;
+        T *pp, *f, *w, *c;
+        T *r, *panel;              // R [n, ld] with right-hand sides in the columns n..; work space of the search
         T *bound, *given, *local;  // bounds of R, the same before the elimination, the part that arises in this front
         T *through, *pair_bound;   // the part of the bounds that comes through pairs; bounds of PP [p]
         T *rows, *y;               // work space of Assembled; right-hand sides as rows of L [n, columns]

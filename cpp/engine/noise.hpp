@@ -66,10 +66,10 @@ struct CarefulFront {
     int32_t* origin;  // [n] the inverse of `place`
     int8_t* null;     // [n] rows that are rounding noise altogether
     T* l;             // [candidates, n] on return: D on its diagonal, L = D⁻¹U right of it
-    T* off;           // [candidates] off[k] couples k and k + 1 in a 2×2 pivot
+    T* off;           // [candidates] the entry between rows k and k + 1 of a 2×2 pivot, where L has a zero; else zero
     T* y;             // [candidates, columns] right-hand sides as rows of L
     T* scratch;       // see Panel::scratch_size
-    int32_t primal;   // names below this are no duals
+    int32_t primal;   // names below this can be bare: all slots of a causal plan, the inputs alone of a free plan
 
     // The noise in the diagonal entry of row c, with `top` rows eliminated: [-x; 1]ᵀ N [-x; 1] and what the elimination
     // added. N is the noise in the front as it came; x = A⁻¹a for the eliminated block A and its column a. Noise comes

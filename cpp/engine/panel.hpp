@@ -54,7 +54,7 @@ protected:
 
     // Whether row c is bare: nothing was ever added to its diagonal, so its bound says nothing of noise in the row. (A
     // 2×2 pivot may change a bare row: where one partner is coupled with the row, and the other partner with something
-    // else.) Rows of duals do not count: they are bare as a rule.
+    // else.) Rows of states and duals, in a free plan, do not count: duals are bare as a rule.
     bool bare(int64_t c) const { return f_.bound[c] == 0 && f_.ids[c] < f_.primal; }
 
     // Make entry (c, i) zero where the panel, just applied to the entry, left rounding only.

@@ -11,7 +11,7 @@ using namespace plan_format;
 struct Shape : ShapeRecord {
     const Block* blocks;    // sorted by kind
     const int32_t* diag;    // coordinates within [q | b] of the sources that fall on an input's diagonal
-    const int32_t* pairs;   // free plans: [num_pairs, 2], where the -1 of a pair stands, as (dual, primal)
+    const int32_t* pairs;   // free plans: [num_pairs, 2], where the -1 of a pair stands, as (dual, state)
     const int32_t* inputs;  // free plans: coordinates of inputs, where the shift is added
     const int32_t* runs;    // [num_runs] RunRecord: where the separator lies in the parent
 };

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.ctypeslib import ndpointer
 
 _ABI = 5
-"""Version of the C interface that this module speaks (cpp/c_api.cpp)."""
+"""Version of the C interface (cpp/c_api.cpp), and of what the engine returns (cpp/engine/call.hpp), that we speak."""
 _NAMES = ("libgnewt_native.so", "libgnewt_native.dylib", "libgnewt_native.dll")
 
 
@@ -42,7 +42,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "gnewt_join_pairs": (_int, [_int64, _int64, _i64, _i64, _int, _out64, _out32, _count]),
     "gnewt_greedy_order": (
         _int,
-        [_int, _int64, _i64, _i32, _i64, _int64, _i64, _i32, _int64, _out32, _count],
+        [_int, _int64, _i64, _i32, _i64, _int64, _i64, _i32, _int64, _out32, _count, _int64],
     ),
     "gnewt_tree_make": (
         _int,
@@ -148,8 +148,9 @@ def greedy_order(
     sizes: np.ndarray,
     reads: tuple[np.ndarray, np.ndarray] | None,
     wide: int,
-) -> tuple[np.ndarray, int]:
-    """Return the order of `plan.orderings.min_degree` or `min_fill` and its tail."""
+    most: int = 2**62,
+) -> tuple[np.ndarray, int] | None:
+    """Return the order of `plan.orderings.min_degree` or `min_fill` and its tail; None beyond `most` flops."""
     assert LIBRARY is not None
     num = len(ptr) - 1
     order, tail = np.empty(num, np.int32), ctypes.c_int64()
@@ -159,10 +160,10 @@ def greedy_order(
     _check_ends(reads_ptr, reads_idx)
     _check_length(sizes, num)
     status = LIBRARY.gnewt_greedy_order(
-        int(use_fill), num, ptr, idx, sizes, len(reads_ptr) - 1, reads_ptr, reads_idx, wide, order, tail
+        int(use_fill), num, ptr, idx, sizes, len(reads_ptr) - 1, reads_ptr, reads_idx, wide, order, tail, most
     )
     _check_status(status)
-    return order, tail.value
+    return None if tail.value < 0 else (order, tail.value)
 
 
 def decompose(

@@ -107,6 +107,12 @@ def _tree_size(part: Any) -> int:
     return len(part) if hasattr(part, "__len__") else part.num_leaves
 
 
+def put(value: Numeric) -> jax.Array:
+    """Return a value as a JAX array. Unlike `jnp.asarray`, nothing is compiled for it where tracing is suspended."""
+    # A copy: JAX may share memory with what it is given.
+    return value if isinstance(value, jax.Array) else jax.device_put(np.array(value))
+
+
 def bind_equation(eqn: Equation, args: Sequence[Numeric]) -> list[jax.Array]:
     """Apply an equation to values (tracers included), all operands given."""
     found = eqn.primitive.get_bind_params(eqn.params)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jaxtyping import Float
 
 from gnewt._errors import PlanError, explain_error
@@ -25,9 +26,23 @@ from gnewt.kkt import (
     local_blocks,
     path_walk,
 )
+from gnewt.newton.arithmetic import Array, as_known
 from gnewt.newton.numbers import RealLike
 from gnewt.newton.system import System, on_device
 from gnewt.plan import ORDERS, kkt_graph
+
+
+class Swept(NamedTuple):
+    """What a search wants to know of an elimination."""
+
+    good: Array
+    """Whether every Q_uu + μI is positive definite."""
+    slope: Array
+    """Σ q_uᵀk"""
+    curve: Array
+    """Σ kᵀQ_uu k"""
+    size: Array
+    """Σ kᵀk"""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,9 +104,48 @@ class CausalElimination:
         eta = jnp.asarray(length, models.slots.dtype)
         return self.walk.roll_out(self.arrays, data, models.slots, found, eta)
 
-    def value(self, maps: Maps, data: Data, slots: Float[Array, " S"]) -> Array:
-        """Sum the losses."""
-        return objective(self.structure, maps, data, slots)
+    # Compiled for themselves, once per structure, so that the host's loop can call them; inside jit they are inlined.
+
+    def policies(
+        self, data: Data, models: LocalModels, shift: Array, share: Array, duals: str, square_root: bool
+    ) -> tuple[FoundPolicies, Swept]:
+        """Eliminate for a search: policies, and what they promise."""
+
+        def run(arrays: Any, data: Data, models: LocalModels, shift: Array, share: Array) -> Any:
+            bound = self.bind(arrays)
+            found = bound.eliminate(data, models, shift, duals, square_root=square_root, share=share)
+            return found, _summary(found, models.slots.dtype)
+
+        compiled = self._compiled(("policies", duals, square_root), run)
+        found, swept = compiled(self.arrays, data, models, shift, share)
+        return found, as_known(swept)
+
+    def follow(
+        self, maps: Maps, data: Data, slots: Array, found: FoundPolicies, length: Array
+    ) -> tuple[Array, Float[Array, " S"]]:
+        """f and the slots along u = ū + ηk + K(s - s̄)."""
+
+        def run(
+            arrays: Any, maps: Maps, data: Data, slots: Array, found: FoundPolicies, length: Array
+        ) -> tuple[Array, Array]:
+            there = self.walk.roll_out(arrays, data, slots, found, length)
+            return objective(self.structure, maps, data, there), there
+
+        value, there = self._compiled(("follow",), run)(self.arrays, maps, data, slots, found, length)
+        return as_known(value), there
+
+    def _compiled(self, key: tuple[object, ...], run: Callable[..., Any]) -> Callable[..., Any]:
+        return self.structure.memo((self.walk, *key), lambda: jax.jit(run))
+
+
+def _summary(found: FoundPolicies, dtype: np.dtype) -> Swept:
+    pivots = [jnp.all(policy.pivot > 0) & jnp.all(jnp.isfinite(policy.k)) for policy, _ in found]
+    zero = jnp.zeros((), dtype)
+    sums = [
+        sum((jnp.sum(part) for part in parts), zero)
+        for parts in zip(*((p.slope, p.curve, p.k**2) for p, _ in found), strict=True)
+    ]
+    return Swept(jnp.all(jnp.stack(pivots)), *sums)
 
 
 def causal_elimination(system: System) -> CausalElimination:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax import Array
+import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from gnewt.kkt import LocalModels
-from gnewt.newton.loop import Proposal, Task, all_finite, largest
+from gnewt.newton.arithmetic import Array, isfinite, largest, maximum, number, smallest, where, while_loop
+from gnewt.newton.loop import Proposal, Task, all_finite
 from gnewt.newton.statuses import loop_status
 
 NOISE = 4.0
@@ -32,7 +31,7 @@ the rounding of a long program is more than that of its result. A promise beyond
 
 def noise_of(task: Task, models: LocalModels) -> Float[Array, ""]:
     """Rounding of f: a decrease below it cannot be seen."""
-    return NOISE * task.eps * jnp.maximum(jnp.abs(models.value), jnp.finfo(models.slots.dtype).tiny)
+    return NOISE * task.eps * maximum(abs(task.value_of(models)), smallest(models.slots))
 
 
 class Line(NamedTuple):
@@ -69,8 +68,8 @@ class Trial(NamedTuple):
 
     def passes(self, share: float) -> Bool[Array, ""]:
         """Whether f keeps a share of the promise, or does not rise above its noise where the gradient decides."""
-        most = self.before + jnp.where(self.drowns, RISE * self.noise, -share * self.promised)
-        return jnp.isfinite(self.value) & (self.value <= most)
+        most = self.before + where(self.drowns, RISE * self.noise, -share * self.promised)
+        return isfinite(self.value) & (self.value <= most)
 
     def is_taken(
         self, task: Task, models: LocalModels, proposal: Proposal, after: LocalModels
@@ -124,7 +123,7 @@ def backtrack(
         return Tried(length, there, passed, last.evaluations + 1, found)
 
     def goes_on(last: Tried) -> Array:
-        return ~last.passed & (last.value != -jnp.inf) & (last.evaluations < most)
+        return ~last.passed & (last.value != -np.inf) & (last.evaluations < most)
 
-    nan, zero = jnp.full_like(line.before, jnp.nan), jnp.zeros((), jnp.int32)
-    return jax.lax.while_loop(goes_on, halve, Tried(2 * longest, nan, zero > 0, zero, nothing))
+    nan = number(np.nan, line.before)
+    return while_loop(goes_on, halve, Tried(2 * longest, nan, np.bool_(False), np.int32(0), nothing))

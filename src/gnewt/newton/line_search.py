@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax import Array
+import numpy as np
 
 from gnewt.kkt import LocalModels
+from gnewt.newton.arithmetic import Array, maximum, number, vdot, where, while_loop
 from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, noise_of
 from gnewt.newton.loop import Iterate, Move, Proposal, Task, largest_shift, line_record, scale_of
 
@@ -62,19 +61,19 @@ class LineSearch:
 
     def begin(self, task: Task, x: Array, models: LocalModels) -> LineMemory:
         """Nothing is known."""
-        return LineMemory(jnp.zeros((), x.dtype), jnp.ones((), x.dtype))
+        return LineMemory(number(0.0, x), number(1.0, x))
 
     def resume(self, memory: LineMemory) -> LineMemory:
         """Go on with the shift."""
-        return memory._replace(longest=jnp.ones_like(memory.longest))
+        return memory._replace(longest=number(1.0, memory.longest))
 
     def propose(self, task: Task, at: Iterate) -> Proposal:
         """Factorise until the inertia says positive definite, then backtrack."""
         gradient = task.gradient(at.models)
         found = self._direction(task, at.models, gradient, at.memory.shift)
-        slope = jnp.vdot(gradient, found.step)
+        slope = vdot(gradient, found.step)
         # pᵀ(H + μI)p = -gᵀp
-        line = Line(at.models.value, slope, -slope)
+        line = Line(task.value_of(at.models), slope, -slope)
 
         def value(length: Array) -> tuple[Array, Array]:
             there = at.x + length * found.step
@@ -94,24 +93,24 @@ class LineSearch:
         taken = trial.is_taken(task, at.models, proposal, after)
         stuck = ~(taken | tried.is_cut(task, after))
         # A step with a shift is not Newton's: what it promises tells nothing of how far the minimum is.
-        promised = jnp.where(found.shift == 0, line.promises(1.0), jnp.inf)
-        code = end_of(found.definite, tried.value == -jnp.inf, stuck, promised, noise)
+        promised = where(found.shift == 0, line.promises(1.0), np.inf)
+        code = end_of(found.definite, tried.value == -np.inf, stuck, promised, noise)
         record = line_record(task, at, found.shift, tried.length, found.inertia)
-        longest = jnp.where(taken, jnp.ones_like(tried.length), tried.length / 2)
-        shift = jnp.where(found.definite, found.shift, at.memory.shift)
+        longest = where(taken, 1.0, tried.length / 2)
+        shift = where(found.definite, found.shift, at.memory.shift)
         return Move(taken, LineMemory(shift, longest), code, record)
 
     def _direction(self, task: Task, models: LocalModels, gradient: Array, last: Array) -> _Direction:
         """Raise μ from 0 until H + μI ≻ 0."""
-        first = jnp.maximum(last / _FALL, self.first_shift * scale_of(models))
+        first = maximum(last / _FALL, self.first_shift * scale_of(models))
 
         def attempt(shift: Array, tries: Array) -> _Direction:
             step, found = task.factor_solve(models, shift, -gradient)
             return _Direction(step, shift, task.is_definite(found), found.inertia, tries)
 
         def again(d: _Direction) -> _Direction:
-            shift = jnp.where(d.shift == 0, first, d.shift * self.growth)
+            shift = where(d.shift == 0, first, d.shift * self.growth)
             return attempt(shift, d.tries + 1)._replace(inertia=d.inertia)
 
-        begin = attempt(jnp.zeros((), gradient.dtype), jnp.ones((), jnp.int32))
-        return jax.lax.while_loop(lambda d: ~d.definite & (d.shift < largest_shift(models)), again, begin)
+        begin = attempt(number(0.0, gradient), np.int32(1))
+        return while_loop(lambda d: ~d.definite & (d.shift < largest_shift(models)), again, begin)

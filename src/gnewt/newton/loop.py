@@ -1,7 +1,8 @@
 """The loop of Newton's method: one function that advances a state, for the host and for lax.while_loop alike.
 
 It knows nothing of trust regions or line searches: a search is a value with three functions, `begin`, `propose` and
-`settle`. Derivatives are computed between the last two, so that the host can share their compiled code.
+`settle`. Derivatives are computed between the last two. On the host derivatives, values and eliminations are compiled,
+as they are for a Newton step; what lies between them is NumPy's (`newton/arithmetic.py`).
 """
 
 from __future__ import annotations
@@ -12,10 +13,21 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from gnewt.kkt import Elimination, EliminationStatus, LocalModels
+from gnewt.kkt import OK, Elimination, LocalModels
+from gnewt.newton.arithmetic import (
+    Array,
+    are_finite,
+    is_traced,
+    known,
+    largest,
+    maximum,
+    number,
+    smallest,
+    where,
+)
 from gnewt.newton.numbers import Inertia, Real, RealLike
 from gnewt.newton.objective import Point
 from gnewt.newton.products import ProductSystem
@@ -101,13 +113,17 @@ class Task:
         return self.system.structure.eps
 
     def value(self, x: Array) -> Array:
-        return self.system.value(dataclasses.replace(self.point, x=x))
+        return known(self.system.value(dataclasses.replace(self.point, x=x)))
+
+    def value_of(self, models: LocalModels) -> Array:
+        """The value of f, where derivatives were taken."""
+        return known(models.value)
 
     def models(self, x: Array, slots: Array | None = None) -> LocalModels:
         return self.system.linearize(dataclasses.replace(self.point, x=x), slots)
 
     def gradient(self, models: LocalModels) -> Array:
-        return models.duals[: self.size]
+        return known(models.duals)[: self.size]
 
     def products_at(self, x: Array) -> Callable[[Array], Array]:
         """v ↦ H·v: what depends on x alone is computed once."""
@@ -116,15 +132,18 @@ class Task:
 
     def factor_solve(self, models: LocalModels, shift: RealLike, rhs: Array) -> tuple[Array, Elimination]:
         assert isinstance(self.system, System)
-        return self.system.factor_solve(models, shift, rhs)
+        system, mu = self.system, shift if is_traced(shift) else float(shift)  # as `newton_step` gives it
+        step, found = system.run_factor_solve(system.arrays, models.sources, mu, rhs[:, None])
+        return known(step)[:, 0], found._replace(status=known(found.status), inertia=known(found.inertia))
 
     def is_definite(self, elimination: Elimination) -> Array:
         """Whether H + μI ≻ 0, by its inertia."""
-        return (elimination.status == EliminationStatus.OK) & (elimination.inertia[0] == self.size)
+        return (elimination.status == OK) & (elimination.inertia[0] == self.size)
 
     def solve(self, models: LocalModels, elimination: Elimination, rhs: Array) -> Array:
         assert isinstance(self.system, System)
-        return self.system.solve(models, elimination, rhs)
+        system = self.system
+        return known(system.run_solve(system.arrays, models.sources, elimination, rhs[:, None]))[:, 0]
 
 
 @runtime_checkable
@@ -190,15 +209,17 @@ def start(
         memory: what the last step of an earlier run left, to go on from there; of no use to another search.
     """
     size = largest(task.gradient(models))
-    limits = Limits(jnp.maximum(1.0, _TOL_SHARE * size) * tol, jnp.asarray(max_steps, jnp.int32))
-    nan, zero = jnp.full((), jnp.nan, x.dtype), jnp.zeros((), jnp.int32)
-    record = Record(nan, nan, nan, nan, nan, jnp.full(3, -1, jnp.int32))
-    code = _ending(size <= limits.gradient, limits.max_steps <= 0)
-    code = jnp.where(all_finite(models), code, Status.NONFINITE).astype(jnp.int32)
+    most = max_steps if is_traced(max_steps) else np.int32(max_steps)
+    limits = Limits(maximum(1.0, _TOL_SHARE * size) * tol, most)
+    nan, zero = number(np.nan, x), np.int32(0)
+    record = Record(nan, nan, nan, nan, nan, np.full(3, -1, np.int32))
+    code = _ending(size <= limits.gradient, most <= 0)
+    code = _code(where(all_finite(models), code, Status.NONFINITE))
     fresh = search.begin(task, x, models)
     same = jax.tree_util.tree_structure(memory) == jax.tree_util.tree_structure(fresh)
     memory = search.resume(memory) if same else fresh
-    return State(zero, x, models, memory, code, zero, zero + 1, zero + 1, record), limits
+    one = np.int32(1)
+    return State(zero, x, models, memory, code, zero, one, one, record), limits
 
 
 def settle(
@@ -211,17 +232,17 @@ def settle(
 ) -> State:
     """Take the proposal or leave it, and see whether the run ends."""
     move = search.settle(task, state.at, proposal, after)
-    models = jax.tree_util.tree_map(lambda new, old: jnp.where(move.taken, new, old), after, state.models)
+    models = where(move.taken, after, state.models)
     runs = move.code == Status.RUNNING
     step = state.step + runs
     small = largest(task.gradient(models)) <= limits.gradient
-    code = jnp.where(runs | (move.taken & small), _ending(small, step >= limits.max_steps), move.code)
+    code = where(runs | (move.taken & small), _ending(small, step >= limits.max_steps), move.code)
     return State(
         step,
-        jnp.where(move.taken, proposal.x, state.x),
+        where(move.taken, proposal.x, state.x),
         models,
         move.memory,
-        code.astype(jnp.int32),
+        _code(code),
         state.factorizations + proposal.factorizations,
         state.evaluations + proposal.evaluations,
         state.gradients + proposal.wanted,
@@ -231,7 +252,11 @@ def settle(
 
 def _ending(small: Array, late: Array) -> Array:
     """Whether a run that may go on ends: by its gradient, or by its number of steps."""
-    return jnp.where(small, Status.CONVERGED, jnp.where(late, Status.MAX_STEPS, Status.RUNNING))
+    return where(small, int(Status.CONVERGED), where(late, int(Status.MAX_STEPS), int(Status.RUNNING)))
+
+
+def _code(status: Array) -> Array:
+    return jnp.asarray(status, jnp.int32) if is_traced(status) else np.int32(status)
 
 
 def advance(task: Task, search: Search, limits: Limits, state: State) -> State:
@@ -262,26 +287,20 @@ def run(
     return jax.lax.while_loop(lambda c: c[0].code == Status.RUNNING, once, (state, rows))
 
 
-def largest(x: Array) -> Array:
-    """‖x‖∞."""
-    return jnp.max(jnp.abs(x), initial=0.0)
-
-
 def all_finite(models: LocalModels) -> Array:
     """Whether value and derivatives are finite."""
-    parts = (models.value, models.duals, models.sources)
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(p)) for p in parts]))
+    return are_finite(models.value, models.duals, models.sources)
 
 
 def line_record(task: Task, at: Iterate, shift: Array, length: Array, inertia: Array) -> Record:
     """Record a step that was made without a radius."""
-    nan = jnp.full((), jnp.nan, at.x.dtype)
-    return Record(at.models.value, largest(task.gradient(at.models)), shift, nan, length, inertia)
+    nan = number(np.nan, at.x)
+    return Record(task.value_of(at.models), largest(task.gradient(at.models)), shift, nan, length, inertia)
 
 
 def scale_of(models: LocalModels) -> Array:
     """The largest local derivative: the unit of shifts."""
-    return jnp.maximum(largest(models.sources), jnp.finfo(models.sources.dtype).tiny)
+    return maximum(largest(models.sources), smallest(models.sources))
 
 
 def largest_shift(models: LocalModels) -> Array:

@@ -6,6 +6,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,15 +16,17 @@ import numpy as np
 from gnewt._errors import PerformanceNotice, PlanError, WidthError
 from gnewt._typing import PyTree
 from gnewt.graph import Graph, Structure
+from gnewt.kkt import LocalModels
+from gnewt.newton.arithmetic import as_known, known, largest, quietly
 from gnewt.newton.check import checked
 from gnewt.newton.factor import Factor
-from gnewt.newton.loop import Record, Search, State, Task, largest, run, settle, start
+from gnewt.newton.loop import Iterate, Proposal, Record, Search, State, Task, run, settle, start
 from gnewt.newton.numbers import Inertia, RealLike, as_count, as_real
 from gnewt.newton.objective import Objective, Point
 from gnewt.newton.products import ProductSystem
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result, X
-from gnewt.newton.rollout import choose_search
+from gnewt.newton.rollout import Rollout, choose_search
 from gnewt.newton.statuses import Status
 from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
 from gnewt.newton.trust_region import TrustRegion
@@ -87,11 +90,13 @@ def minimize(
     curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     point = objective.at((begin_at, *args), kwargs)
-    system = _system(point, search, objective.slots(order), curvature, engine)
+    slots = objective.slots(order)
+    system = _system(point, search, slots, curvature, engine)
     if check and isinstance(system, System):
-        better = checked(system, point)
+        better = checked(system, point, None if point.is_traced else _first_models(system, search, point))
         if better is not point:
-            point, system = better, _system(better, search, "auto", curvature, engine)
+            again = slots if isinstance(slots, str) else "causal" if isinstance(search, Rollout) else "auto"
+            point, system = better, _system(better, search, again, curvature, engine)
     if point.is_traced:
         return _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))
     host = _Host(system, search, callback, time_limit, Reporter(verbose))
@@ -127,6 +132,13 @@ def _system(
     return structure.memo(("products", curvature), lambda: ProductSystem(structure, curvature))
 
 
+def _first_models(system: System | ProductSystem, search: Search, point: Point) -> LocalModels:
+    """Derivatives at the start. Where later ones begin with slots, these do, too: they are compiled once."""
+    if isinstance(system, System) and isinstance(search, Rollout):
+        return system.linearize(point, system.slots(point))
+    return system.linearize(point)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Host:
     """The loop from the host: with progress, and with ways to stop it."""
@@ -138,25 +150,28 @@ class _Host:
     reporter: Reporter
 
     def run(self, point: Point, tol: RealLike, max_steps: int, memory: object) -> Result:
-        system, began = self.system, time.monotonic()
-        key = ("loop", system, self.search)
-        begin, propose, finish = system.structure.memo(key, lambda: _compile(system, self.search))
-        models = system.linearize(point)
-        state, limits = begin(system.operands, point, point.x, models, tol, max_steps, memory)
+        system, search, began = self.system, self.search, time.monotonic()
+        task = Task(system, point)
+        x, models = known(point.x), _first_models(system, search, point)
+        with quietly():
+            state, limits = start(task, search, x, models, tol, max_steps, as_known(memory))
         if int(state.code) == Status.NONFINITE:
             bad = system.nonfinite(point, state.models)
             detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
             return dataclasses.replace(_result(system, state, ()), detail=detail)
+        propose = self._propose(task)
         history: list[Record] = []
         ended = None
         try:
             with self.reporter as reporter:
                 while int(state.code) == Status.RUNNING and ended is None:
                     before = int(state.step)
-                    proposal = propose(system.operands, point, state.at)
-                    there = dataclasses.replace(point, x=proposal.x)
-                    after = system.linearize(there, proposal.slots) if bool(proposal.wanted) else state.models
-                    state = finish(system.operands, point, limits, state, proposal, after)
+                    with quietly():
+                        proposal = propose(state.at)
+                        after = state.models
+                        if proposal.wanted:
+                            after = task.models(proposal.x, proposal.slots)
+                        state = settle(task, search, limits, state, proposal, after)
                     if int(state.step) > before:
                         history.append(_on_host(state.record))
                         reporter.show(before, history[-1])
@@ -166,34 +181,37 @@ class _Host:
         except KeyboardInterrupt:
             ended = Status.INTERRUPTED
         if ended is not None and int(state.code) in (Status.RUNNING, Status.MAX_STEPS):
-            state = state._replace(code=jnp.asarray(ended, jnp.int32))
+            state = state._replace(code=np.int32(ended))
         return _result(system, state, tuple(history), self._last_factor(point, state))
+
+    def _propose(self, task: Task) -> Callable[[Iterate], Proposal]:
+        """The search's `propose`. Where there are products only it is nearly all of the work, and is compiled."""
+        system, search = self.system, self.search
+        if isinstance(system, System):
+            return partial(search.propose, task)
+
+        def run(operands: Any, point: Point, at: Iterate) -> Proposal:
+            return search.propose(Task(system.bind(operands), point), at)
+
+        compiled = system.structure.memo(("propose", system, search), lambda: jax.jit(run))
+        return lambda at: as_known(compiled(system.operands, task.point, at))
 
     def _last_factor(self, point: Point, state: State) -> Factor | None:
         """H at the last iterate, eliminated."""
         system = self.system
         if not isinstance(system, System):
             return None
-        gradient = state.models.duals[: system.structure.num_inputs]
-        raw, numbers = system.factor_solve(state.models, 0.0, -gradient)
+        gradient = known(state.models.duals)[: system.structure.num_inputs]
+        raw, numbers = system.factor_solve(state.models, 0.0, jnp.asarray(-gradient))
         return Factor(dataclasses.replace(point, x=state.x), state.models, numbers, 0.0, raw, system)
 
     def _asked_to_stop(self, state: State, record: Record) -> Status | None:
         if self.callback is None:
             return None
         structure = self.system.structure
-        size = float(largest(state.models.duals[: structure.num_inputs]))
+        size = float(largest(known(state.models.duals)[: structure.num_inputs]))
         seen = Progress(int(state.step), structure.unravel(state.x), float(state.models.value), size, record)
         return Status.STOPPED if self.callback(seen) is True else None
-
-
-def _compile(system: System | ProductSystem, search: Search) -> tuple[Callable[..., Any], ...]:
-    """`start`, `propose` and `settle`, with the integers of the system as operands. Derivatives are not among them."""
-
-    def part(run: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.jit(lambda operands, point, *args: run(Task(system.bind(operands), point), search, *args))
-
-    return part(start), part(lambda task, search, at: search.propose(task, at)), part(settle)
 
 
 def _result(
@@ -205,7 +223,7 @@ def _result(
     return Result(
         x=system.structure.unravel(state.x),
         fun=as_real(state.models.value),
-        grad_norm=as_real(largest(state.models.duals[: system.structure.num_inputs])),
+        grad_norm=as_real(largest(known(state.models.duals)[: system.structure.num_inputs])),
         code=as_count(state.code),
         num_steps=as_count(state.step),
         num_factorizations=as_count(state.factorizations),

@@ -9,12 +9,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import Array
 from jax.core import Tracer
 
 from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Graph, Handle, Structure, evaluate
+from gnewt.newton.arithmetic import Array
 from gnewt.trace import Entry, TracedFunction, trace_function
 
 LONG = 600

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+import numpy as np
 
 from gnewt._errors import PlanError
 from gnewt.kkt import DUALS, FoundPolicies, LocalModels
-from gnewt.newton.causal import CausalElimination, causal_elimination
+from gnewt.newton.arithmetic import Array, known, maximum, minimum, number, where, while_loop
+from gnewt.newton.causal import CausalElimination, Swept, causal_elimination
 from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, noise_of
 from gnewt.newton.loop import (
     Iterate,
@@ -95,12 +96,11 @@ class Rollout:
 
     def begin(self, task: Task, x: Array, models: LocalModels) -> RolloutMemory:
         """Begin without a shift."""
-        one = jnp.ones((), x.dtype)
-        return RolloutMemory(0 * one, one, one)
+        return RolloutMemory(number(0.0, x), number(1.0, x), number(1.0, x))
 
     def resume(self, memory: RolloutMemory) -> RolloutMemory:
         """Go on with the shift."""
-        return memory._replace(longest=jnp.ones_like(memory.longest))
+        return memory._replace(longest=number(1.0, memory.longest))
 
     def propose(self, task: Task, at: Iterate) -> Proposal:
         """Eliminate until every Q_uu + μI is positive definite, and backtrack along the curve.
@@ -114,29 +114,28 @@ class Rollout:
 
         def attempt(a: _Attempt) -> _Attempt:
             shift, factor, share = self._schedule(models, a.tries, a.shift, a.factor)
-            found = self._run(task, sweep, models, shift, share)
-            good, line = _is_good(found), self._line(models, found, shift)
-            most = good * jnp.where(share < 1, self.max_halvings_without, self.max_halvings)
+            found, swept = self._run(task, sweep, models, shift, share)
+            good, line = swept.good, self._line(task, models, swept, shift)
+            most = good * where(share < 1, self.max_halvings_without, self.max_halvings)
 
             def value(length: Array) -> tuple[Array, Array]:
-                slots = sweep.roll_out(task.point.data, models, found, length)
-                return sweep.value(task.system.maps, task.point.data, slots), slots
+                return sweep.follow(task.system.maps, task.point.data, models.slots, found, length)
 
             tried = backtrack(value, models.slots, line, noise, self.armijo, memory.longest, most)
             evaluations = a.evaluations + tried.evaluations
             return _Attempt(shift, factor, good, line, tried, a.tries + 1, evaluations)
 
         def goes_on(a: _Attempt) -> Array:
-            fails = self._leaves_out(a.tries - 1) & ~a.tried.passed & (a.tried.value != -jnp.inf)
+            fails = self._leaves_out(a.tries - 1) & ~a.tried.passed & (a.tried.value != -np.inf)
             return (~a.good | fails) & (a.shift < largest_shift(models))
 
-        nan, no, zero = jnp.full_like(noise, jnp.nan), jnp.zeros((), bool), jnp.zeros((), jnp.int32)
+        nan, no, zero = number(np.nan, noise), np.bool_(False), np.int32(0)
         nothing = Tried(memory.longest, nan, no, zero, models.slots)
-        line = Line(models.value, nan, nan)
+        line = Line(task.value_of(models), nan, nan)
         first = _Attempt(memory.shift, memory.factor, no, line, nothing, zero, zero)
-        done = jax.lax.while_loop(goes_on, attempt, first)
+        done = while_loop(goes_on, attempt, first)
         slots, wanted = done.tried.found, done.good & done.tried.passed
-        return Proposal(slots[: task.size], wanted, done.tries, done.evaluations, done, slots)
+        return Proposal(known(slots)[: task.size], wanted, done.tries, done.evaluations, done, slots)
 
     def policies(
         self, task: Task, sweep: CausalElimination, models: LocalModels
@@ -151,13 +150,13 @@ class Rollout:
             return (shift, factor, count + 1), self._run(task, sweep, models, shift, share)
 
         def goes_on(carry: Any) -> Array:
-            (shift, _, count), found = carry
-            return (count == 0) | (~_is_good(found) & (shift < largest_shift(models)))
+            (shift, _, count), (_, swept) = carry
+            return (count == 0) | (~swept.good & (shift < largest_shift(models)))
 
         shapes = jax.eval_shape(lambda: again((state, None))[1])
         empty = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        _, found = jax.lax.while_loop(goes_on, again, (state, empty))
-        return found, _is_good(found)
+        _, (found, swept) = jax.lax.while_loop(goes_on, again, (state, empty))
+        return found, swept.good
 
     def settle(self, task: Task, at: Iterate, proposal: Proposal, after: LocalModels) -> Move:
         """Take the step and lower μ, or raise μ and try again."""
@@ -169,12 +168,12 @@ class Rollout:
         lower, slower = self._change(models, shift, factor, up=False)
         higher, faster = self._change(models, shift, factor, up=True)
         stuck = ~taken & ~cut & (trial.drowns | (higher > largest_shift(models)))
-        code = end_of(done.good, tried.value == -jnp.inf, stuck, line.promises(1.0), noise)
-        record = line_record(task, at, shift, tried.length, jnp.full(3, -1, jnp.int32))
+        code = end_of(done.good, tried.value == -np.inf, stuck, line.promises(1.0), noise)
+        record = line_record(task, at, shift, tried.length, np.full(3, -1, np.int32))
         memory = RolloutMemory(
-            jnp.where(taken, lower, jnp.where(cut, shift, higher)),
-            jnp.where(taken, slower, jnp.where(cut, factor, faster)),
-            jnp.where(cut, tried.length / 2, jnp.ones_like(tried.length)),
+            where(taken, lower, where(cut, shift, higher)),
+            where(taken, slower, where(cut, factor, faster)),
+            where(cut, tried.length / 2, number(1.0, tried.length)),
         )
         return Move(taken, memory, code, record)
 
@@ -182,10 +181,10 @@ class Rollout:
         """Raise or lower μ: (μ, factor). What keeps going one way goes faster and faster."""
         first = self.first_shift * scale_of(models)
         if up:
-            factor = jnp.maximum(self.growth, factor * self.growth)
-            return jnp.maximum(first, shift * factor), factor
-        factor = jnp.minimum(1 / self.growth, factor / self.growth)
-        return jnp.where(shift * factor >= first, shift * factor, 0), factor
+            factor = maximum(self.growth, factor * self.growth)
+            return maximum(first, shift * factor), factor
+        factor = minimum(1 / self.growth, factor / self.growth)
+        return where(shift * factor >= first, shift * factor, number(0.0, shift)), factor
 
     def _leaves_out(self, count: Array) -> Array:
         """Whether an attempt is made without the nodes' curvature: the second one."""
@@ -197,28 +196,18 @@ class Rollout:
         """(μ, factor, share of the nodes' curvature) of the next attempt."""
         higher, faster = self._change(models, shift, factor, up=True)
         same = (count == 0) | self._leaves_out(count)
-        share = jnp.where(self._leaves_out(count), jnp.zeros_like(shift), 1)
-        return jnp.where(same, shift, higher), jnp.where(same, factor, faster), share
+        share = where(self._leaves_out(count), number(0.0, shift), number(1.0, shift))
+        return where(same, shift, higher), where(same, factor, faster), share
 
     def _run(
         self, task: Task, sweep: CausalElimination, models: LocalModels, shift: Array, share: Array
-    ) -> FoundPolicies:
-        return sweep.eliminate(
-            task.point.data, models, shift, self.duals, square_root=self.square_root, share=share
-        )
+    ) -> tuple[FoundPolicies, Swept]:
+        return sweep.policies(task.point.data, models, shift, share, self.duals, self.square_root)
 
-    def _line(self, models: LocalModels, found: FoundPolicies, shift: Array) -> Line:
+    def _line(self, task: Task, models: LocalModels, swept: Swept, shift: Array) -> Line:
         """The model along the curve: slope Σ q_uᵀk and curvature Σ kᵀQ_uu k, with μ where μ is part of the model."""
-        slope = sum((jnp.sum(swept.slope) for swept, _ in found), jnp.zeros_like(shift))
-        curve = sum((jnp.sum(swept.curve) for swept, _ in found), jnp.zeros_like(shift))
-        if self.duals == "adjoint":
-            curve = curve + shift * sum(jnp.sum(swept.k**2) for swept, _ in found)
-        return Line(models.value, slope, curve)
-
-
-def _is_good(found: FoundPolicies) -> Array:
-    pivots = [jnp.all(swept.pivot > 0) & jnp.all(jnp.isfinite(swept.k)) for swept, _ in found]
-    return jnp.all(jnp.stack(pivots))
+        curve = swept.curve + shift * swept.size if self.duals == "adjoint" else swept.curve
+        return Line(task.value_of(models), swept.slope, curve)
 
 
 BACK_SUBSTITUTIONS = ("linear", "nonlinear")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TypeVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -89,7 +88,7 @@ def step_status(elimination: Count, finite: Count, accurate: Count) -> Array:
     return xp.where(finite, code, StepStatus.NONFINITE).astype(np.int32)
 
 
-def loop_status(definite: Array, unbounded: Array, stuck: Array, rounding: Array) -> jax.Array:
+def loop_status(definite: Count, unbounded: Count, stuck: Count, rounding: Count) -> Array:
     """Status of the loop after a step; the first that holds, from the left, decides.
 
     Args:
@@ -98,10 +97,12 @@ def loop_status(definite: Array, unbounded: Array, stuck: Array, rounding: Array
         stuck: whether no step lowers f.
         rounding: whether the Newton step promises no more than the rounding of f.
     """
-    code = jnp.where(rounding, Status.STALLED, Status.NO_DECREASE)
-    code = jnp.where(stuck, code, Status.RUNNING)
-    code = jnp.where(unbounded, Status.UNBOUNDED, code)
-    return jnp.where(definite, code, Status.SINGULAR).astype(jnp.int32)
+    traced = any(isinstance(flag, Tracer) for flag in (definite, unbounded, stuck, rounding))
+    xp = jnp if traced else np
+    code = xp.where(rounding, Status.STALLED, Status.NO_DECREASE)
+    code = xp.where(stuck, code, Status.RUNNING)
+    code = xp.where(unbounded, Status.UNBOUNDED, code)
+    return xp.where(definite, code, Status.SINGULAR).astype(np.int32)
 
 
 def status_of(code: Count, kind: type[_Kind]) -> _Kind:

@@ -9,6 +9,7 @@ from typing import ClassVar, Concatenate, Literal, ParamSpec, TypedDict, Unpack,
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gnewt._errors import AccuracyWarning, StepError, explain_error
 from gnewt._typing import Argument, PyTree, X
@@ -255,21 +256,17 @@ def _factor(
 
 def _factor_at(point: Point, slots: SlotOrder, shift: RealLike, curvature: str, engine: str) -> Factor:
     system = system_of(point, slots, curvature, engine)
-    models = system.linearize(point)
-    gradient = models.duals[: system.structure.num_inputs]
-
-    def eliminate(system: System) -> Factor:
-        step, numbers = system.factor_solve(models, shift, -gradient)
-        return Factor(point, models, numbers, shift, step, system)
-
-    factor = eliminate(system)
+    models, step, numbers = system.step(point, shift)
+    factor = Factor(point, models, numbers, shift, step, system)
     if factor.is_traced:
         return factor
     status = int(factor.numbers.status)
     if status == EliminationStatus.SINGULAR and _can_confirm(system):
         # The fast engines judge noise by estimates, and rather say singular once too often: the oracle decides
         # whether. Where it agrees, the engine's own account stands: on large dense fronts it counts signs better.
-        second = eliminate(system_of(point, slots, curvature, "reference"))
+        oracle = system_of(point, slots, curvature, "reference")
+        step, numbers = oracle.factor_solve(models, shift, -models.duals[: system.structure.num_inputs])
+        second = Factor(point, models, numbers, shift, step, oracle)
         factor = factor if int(second.numbers.status) == EliminationStatus.SINGULAR else second
     return factor
 
@@ -284,7 +281,8 @@ def describe(factor: Factor) -> StepInfo:
     # Rounding of a backward-stable solve, with room for the condition of the local derivatives.
     tolerance = factor.system.structure.eps**0.5
     residual = factor.residual
-    code = step_status(factor.numbers.status, jnp.isfinite(factor.value), residual <= tolerance)
+    xp = jnp if factor.is_traced else np
+    code = step_status(factor.numbers.status, xp.isfinite(factor.value), residual <= tolerance)
     place = None
     if not factor.is_traced and int(code) == StepStatus.NONFINITE:
         place = factor.system.nonfinite(factor.point, factor.models)
@@ -294,7 +292,7 @@ def describe(factor: Factor) -> StepInfo:
         counts=factor.numbers.inertia,
         logdet=factor.logdet(),
         value=as_real(factor.value),
-        grad_norm=as_real(jnp.max(jnp.abs(factor.flat_gradient))),
+        grad_norm=as_real(xp.max(xp.abs(factor.flat_gradient))),
         num_delayed=factor.num_delayed,
         smallest_pivot=factor.smallest_pivot,
         null=factor.numbers.null,

@@ -10,12 +10,25 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax import Array
+import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from gnewt.kkt import Elimination, EliminationStatus, LocalModels
+from gnewt.kkt import OK, SINGULAR, Elimination, LocalModels
+from gnewt.newton.arithmetic import (
+    Array,
+    isfinite,
+    maximum,
+    minimum,
+    norm,
+    number,
+    smallest,
+    sqrt,
+    unless,
+    vdot,
+    where,
+    while_loop,
+    zeros_like,
+)
 from gnewt.newton.loop import Task
 from gnewt.newton.trials import scattered
 
@@ -102,6 +115,15 @@ class _Goal(NamedTuple):
     slack: float
     hint: Array
 
+    def ends(self, shift: Array, definite: Array, length: Array) -> Array:
+        """Whether p itself is good enough: on the boundary, or inside with μ = 0."""
+        near = abs(length - self.radius) <= self.slack * self.radius
+        return definite & (near | self.is_inside(shift, length))
+
+    def is_inside(self, shift: Array, length: Array) -> Array:
+        """Whether p is the Newton step, and not too long."""
+        return (shift == 0) & (length <= self.reach)
+
 
 def solve_subproblem(
     task: Task,
@@ -127,44 +149,46 @@ def solve_subproblem(
 
     def attempt(s: _Bracket) -> _Bracket:
         p, factor = task.factor_solve(models, s.shift, -gradient)
-        z, curvature = _lowest(task, models, factor, s.spectrum.z)
-        length, slope = jnp.linalg.norm(p), jnp.vdot(gradient, p)
-        look = _Look(s.shift, p, factor, task.is_definite(factor), z, curvature, length, slope)
+        definite, length, slope = task.is_definite(factor), norm(p), vdot(gradient, p)
+
+        def refine() -> tuple[Array, Array, Array]:
+            return *_lowest(task, models, factor, s.spectrum.z), vdot(p, task.solve(models, factor, p))
+
+        # What only serves to go on is not computed where nothing goes on.
+        nothing = (s.spectrum.z, number(np.nan, p), number(np.nan, p))
+        z, curvature, stretch = unless(goal.ends(s.shift, definite, length), nothing, refine)
+        look = _Look(s.shift, p, factor, definite, z, curvature, length, slope)
         # Newton's method on 1/‖p(μ)‖ = 1/Δ; from the left it never overshoots.
-        stretch = jnp.maximum(jnp.vdot(p, task.solve(models, factor, p)), jnp.finfo(p.dtype).tiny)
-        newton = s.shift + (length - radius) / radius * length**2 / stretch
+        newton = s.shift + (length - radius) / radius * length**2 / maximum(stretch, smallest(p))
         return _narrow(goal, _improve(goal, s, look), look, newton)
 
-    zero, none, inf = jnp.zeros_like(guess), jnp.zeros((), jnp.int32), jnp.full_like(guess, jnp.inf)
-    first, nothing = jnp.maximum(guess, 0.0), jnp.zeros_like(gradient)
-    begin = _Bracket(first, spectrum.lower, inf, nothing, zero, -inf, spectrum, none > 0, none, none, zero)
-    end = jax.lax.while_loop(
-        lambda s: ~s.done & (s.since < max_factorizations) & (s.tries < _MOST), attempt, begin
-    )
-    found, length = end.decrease > 0, jnp.linalg.norm(end.best)
+    zero, none, inf = number(0.0, gradient), np.int32(0), number(np.inf, gradient)
+    first, nothing = maximum(guess, zero), zeros_like(gradient)
+    no = np.bool_(False)
+    begin = _Bracket(first, spectrum.lower, inf, nothing, zero, -inf, spectrum, no, none, none, zero)
+    end = while_loop(lambda s: ~s.done & (s.since < max_factorizations) & (s.tries < _MOST), attempt, begin)
+    found, length = end.decrease > 0, norm(end.best)
     return BallStep(end.best, end.best_shift, end.decrease, found, end.spectrum, end.tries, length)
 
 
 def _improve(goal: _Goal, s: _Bracket, look: _Look) -> _Bracket:
     """Keep the best step so far: p itself, p cut to the boundary, or p + τz. Done where it is good enough."""
     shift, p, length, slope, radius = look.shift, look.p, look.length, look.slope, goal.radius
-    # On the boundary, inside with μ = 0, or the hard case: done.
-    near = jnp.abs(length - radius) <= goal.slack * radius
-    inside = (shift == 0) & (length <= goal.reach)
+    inside = goal.is_inside(shift, length)
     tau, gain = _complete(goal, look)
     # Moré and Sorensen's test: what p + τz misses is a small share of what it gains.
     hard = (length < radius) & (tau**2 * look.curvature <= goal.slack * (shift * radius**2 - slope))
-    cut = jnp.where(inside, 1.0, jnp.minimum(1.0, radius / jnp.maximum(length, jnp.finfo(p.dtype).tiny)))
+    cut = where(inside, 1.0, minimum(1.0, radius / maximum(length, smallest(p))))
     own = -cut * slope + 0.5 * cut**2 * (slope + shift * length**2)
     use_z = (length < radius) & ~inside & (gain > own)
-    step = jnp.where(use_z, p + tau * look.z, cut * p)
-    decrease = jnp.where(use_z, gain, own)
+    step = where(use_z, p + tau * look.z, cut * p)
+    decrease = where(use_z, gain, own)
     better = look.definite & (decrease > s.decrease)
     return s._replace(
-        best=jnp.where(better, step, s.best),
-        best_shift=jnp.where(better, shift, s.best_shift),
-        decrease=jnp.where(better, decrease, s.decrease),
-        done=look.definite & (near | inside | hard),
+        best=where(better, step, s.best),
+        best_shift=where(better, shift, s.best_shift),
+        decrease=where(better, decrease, s.decrease),
+        done=goal.ends(shift, look.definite, length) | (look.definite & hard),
         tries=s.tries + 1,
         since=s.since + (look.definite | (s.since > 0)),
     )
@@ -173,35 +197,35 @@ def _improve(goal: _Goal, s: _Bracket, look: _Look) -> _Bracket:
 def _narrow(goal: _Goal, s: _Bracket, look: _Look, newton: Array) -> _Bracket:
     """Narrow the bracket of μ*, and choose the next μ."""
     shift, definite, radius, dtype = look.shift, look.definite, goal.radius, look.p.dtype
-    tiny, eps = jnp.finfo(dtype).tiny, jnp.finfo(dtype).eps
+    tiny, eps = smallest(look.p), np.finfo(dtype).eps
     short = definite & (look.length < radius)
     # Too small: indefinite, or p too long. Rayleigh's quotient of z bounds λ₁ from above: μ* > -λ₁.
     rayleigh = shift - look.curvature
-    rayleigh = jnp.where(jnp.isfinite(rayleigh), rayleigh, -jnp.inf)
-    lower = jnp.maximum(jnp.maximum(s.lower, jnp.where(short, s.lower, shift)), rayleigh)
-    upper = jnp.where(short, jnp.minimum(s.upper, shift), s.upper)
+    rayleigh = where(isfinite(rayleigh), rayleigh, -np.inf)
+    lower = maximum(maximum(s.lower, where(short, s.lower, shift)), rayleigh)
+    upper = where(short, minimum(s.upper, shift), s.upper)
     # Where indefinite: -λ₁ + |gᵀz|/Δ is a lower bound too, close where z has found λ₁; if not, grow.
-    along = jnp.abs(jnp.vdot(goal.gradient, look.z))
-    push = jnp.maximum(along, _PUSH * jnp.linalg.norm(goal.gradient)) / radius
-    growth = jnp.minimum(2.0 ** s.tries.astype(dtype), _GROWTH)
-    grown = jnp.maximum(jnp.maximum(lower + push, growth * shift), goal.hint)
-    proposal = jnp.where(definite, newton, grown)
-    floor = jnp.maximum(lower, 0.0)
-    middle = jnp.maximum(jnp.sqrt(floor * upper), floor + _INTO * (upper - floor))
+    along = abs(vdot(goal.gradient, look.z))
+    push = maximum(along, _PUSH * norm(goal.gradient)) / radius
+    growth = minimum(2.0 ** s.tries.astype(dtype), _GROWTH)
+    grown = maximum(maximum(lower + push, growth * shift), goal.hint)
+    proposal = where(definite, newton, grown)
+    floor = maximum(lower, 0.0)
+    middle = maximum(sqrt(floor * upper), floor + _INTO * (upper - floor))
     # A proposal outside of the bracket is replaced by a point inside.
     fits = (proposal > lower) & (proposal < upper)
-    following = jnp.where(fits, proposal, jnp.where(jnp.isfinite(upper), middle, grown))
+    following = where(fits, proposal, where(isfinite(upper), middle, grown))
     # A bracket as narrow as rounding holds nothing new; nor does one close to a μ with a null eigenvalue.
-    narrow = definite & jnp.isfinite(upper) & (upper - lower <= _NARROW * eps * jnp.maximum(upper, tiny))
-    drowned = (look.factor.status == EliminationStatus.SINGULAR) & (look.factor.inertia[1] == 0)
-    null = jnp.where(drowned, jnp.maximum(s.null, shift), s.null)
-    below = jnp.maximum(jnp.where(definite, s.spectrum.lower, shift), rayleigh)
-    inertia = jnp.where(shift == 0, look.factor.inertia, s.spectrum.inertia)
+    narrow = definite & isfinite(upper) & (upper - lower <= _NARROW * eps * maximum(upper, tiny))
+    drowned = (look.factor.status == SINGULAR) & (look.factor.inertia[1] == 0)
+    null = where(drowned, maximum(s.null, shift), s.null)
+    below = maximum(where(definite, s.spectrum.lower, shift), rayleigh)
+    inertia = where(shift == 0, look.factor.inertia, s.spectrum.inertia)
     return s._replace(
-        shift=jnp.where(lower < 0, jnp.maximum(following, 0.0), following),
+        shift=where(lower < 0, maximum(following, 0.0), following),
         lower=lower,
         upper=upper,
-        spectrum=Spectrum(jnp.maximum(below, s.spectrum.lower), look.z, inertia),
+        spectrum=Spectrum(maximum(below, s.spectrum.lower), look.z, inertia),
         done=s.done | narrow | (short & (shift <= _GROWTH * null)),
         null=null,
     )
@@ -209,37 +233,37 @@ def _narrow(goal: _Goal, s: _Bracket, look: _Look, newton: Array) -> _Bracket:
 
 def begin_spectrum(task: Task, x: Array) -> Spectrum:
     """Know nothing: a direction without symmetry, no bound."""
-    z = scattered(task.size, x.dtype)
-    return Spectrum(jnp.full((), -jnp.inf, x.dtype), z / jnp.linalg.norm(z), jnp.full(3, -1, jnp.int32))
+    z = scattered(x)
+    return Spectrum(number(-np.inf, x), z / norm(z), np.full(3, -1, np.int32))
 
 
 def forget(spectrum: Spectrum) -> Spectrum:
     """Keep the direction, drop what was true of another H."""
-    return Spectrum(jnp.full_like(spectrum.lower, -jnp.inf), spectrum.z, jnp.full_like(spectrum.inertia, -1))
+    return Spectrum(number(-np.inf, spectrum.lower), spectrum.z, zeros_like(spectrum.inertia) - 1)
 
 
 def _lowest(task: Task, models: LocalModels, factor: Elimination, z: Array) -> tuple[Array, Array]:
     """Two steps of inverse iteration with H + μI: (z, zᵀ(H + μI)z); as it was where the factor is of no use."""
-    usable = factor.status == EliminationStatus.OK
-    before, quotient = z, jnp.full((), jnp.nan, z.dtype)
+    usable = factor.status == OK
+    before, quotient = z, number(np.nan, z)
     for _ in range(2):
         y = task.solve(models, factor, z)
-        size = jnp.linalg.norm(y)
-        usable = usable & jnp.isfinite(size) & (size > 0)
-        scale = jnp.where(usable, size, 1.0)
-        quotient = jnp.vdot(y, z) / scale**2
-        z = jnp.where(usable, y / scale, z)
-    return jnp.where(usable, z, before), jnp.where(usable, quotient, jnp.nan)
+        size = norm(y)
+        usable = usable & isfinite(size) & (size > 0)
+        scale = where(usable, size, 1.0)
+        quotient = vdot(y, z) / scale**2
+        z = where(usable, y / scale, z)
+    return where(usable, z, before), where(usable, quotient, np.nan)
 
 
 def _complete(goal: _Goal, look: _Look) -> tuple[Array, Array]:
     """Go from p along ±z to the boundary: (τ, predicted decrease of p + τz)."""
     p, z, gradient, radius = look.p, look.z, goal.gradient, goal.radius
-    along, room = jnp.vdot(p, z), jnp.maximum(radius**2 - jnp.vdot(p, p), 0.0)
+    along, room = vdot(p, z), maximum(radius**2 - vdot(p, p), 0.0)
     # Of the two ends, the one with the smaller |τ| loses less.
-    far = jnp.maximum(jnp.abs(along) + jnp.sqrt(along**2 + room), jnp.finfo(p.dtype).tiny)
-    tau = jnp.where(along >= 0, room / far, -room / far)
-    whole = look.slope + tau * jnp.vdot(gradient, z)
-    quadratic = -look.slope - 2 * tau * jnp.vdot(gradient, z) + tau**2 * look.curvature
+    far = maximum(abs(along) + sqrt(along**2 + room), smallest(p))
+    tau = where(along >= 0, room / far, -room / far)
+    whole = look.slope + tau * vdot(gradient, z)
+    quadratic = -look.slope - 2 * tau * vdot(gradient, z) + tau**2 * look.curvature
     gain = -(whole + 0.5 * (quadratic - look.shift * radius**2))
-    return tau, jnp.where(jnp.isfinite(gain), gain, -jnp.inf)
+    return tau, where(isfinite(gain), gain, -np.inf)

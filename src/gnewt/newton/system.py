@@ -16,6 +16,7 @@ from jax import Array
 from gnewt._errors import PlanError, WidthError
 from gnewt._typing import PyTree
 from gnewt.graph import Handle, Maps, Plan, Structure, evaluate, forward, objective
+from gnewt.jaxprs.compat import put
 from gnewt.kkt import (
     CURVATURES,
     Elimination,
@@ -59,6 +60,8 @@ class System:
     run_factor_solve: Callable[..., tuple[Array, Elimination]]
     """The engine's functions, compiled. Integers come as operands, so that they are not baked in."""
     run_solve: Callable[..., Array]
+    run_step: Callable[..., tuple[LocalModels, Array, Elimination]]
+    """Local models, step and elimination by one compiled function."""
     order: SlotOrder
     """The elimination order that was asked for: a name, or slots."""
     bound: Operands | None = None
@@ -85,11 +88,21 @@ class System:
 
     def linearize(self, point: Point, slots: Array | None = None) -> LocalModels:
         """Compute values, duals and local derivatives; slots are computed unless they are given."""
-        return compiled(self.structure, _linearized, self.curvature)(self.maps, point, slots)
+        return compiled(self.structure, _linearized, self.curvature, self.engine.name)(
+            self.maps, point, slots
+        )
+
+    def slots(self, point: Point) -> Array:
+        """Evaluate the graph."""
+        return compiled(self.structure, _slots)(self.maps, point)
 
     def value(self, point: Point) -> Array:
         """Compute f alone, by evaluating the graph."""
         return compiled(self.structure, value_at)(self.maps, point)
+
+    def step(self, point: Point, shift: RealLike) -> tuple[LocalModels, Array, Elimination]:
+        """Linearise, eliminate H + shift·I and solve for -g: one compiled function."""
+        return self.run_step(self.maps, self.arrays, point, shift)
 
     def factor_solve(self, models: LocalModels, shift: RealLike, rhs: Array) -> tuple[Array, Elimination]:
         """Eliminate K for H + shift·I and solve for rhs[N] or rhs[N, columns]."""
@@ -125,7 +138,7 @@ def compiled(structure: Structure, make: Callable[..., T], *options: str) -> Cal
 def on_device(arrays: T) -> T:
     """Put arrays on the device."""
     with jax.ensure_compile_time_eval():  # also when a system is made inside jit
-        return jax.tree_util.tree_map(jnp.asarray, arrays)
+        return jax.tree_util.tree_map(put, arrays)
 
 
 def device_maps(structure: Structure) -> Maps:
@@ -133,8 +146,28 @@ def device_maps(structure: Structure) -> Maps:
     return structure.memo("maps", lambda: on_device(structure.maps))
 
 
-def _linearized(curvature: str, maps: Maps, point: Point, slots: Array | None) -> LocalModels:
-    return linearize(point.structure, maps, point.data, point.x, curvature, slots)
+def _linearized(curvature: str, engine: str, maps: Maps, point: Point, slots: Array | None) -> LocalModels:
+    # The xla engine runs on other devices, too, and JAX can differentiate what it does.
+    machine = engine == "native"
+    return linearize(point.structure, maps, point.data, point.x, curvature, slots, machine)
+
+
+def _step(
+    engine: Prepared, curvature: str, maps: Maps, arrays: PyTree, point: Point, shift: RealLike
+) -> tuple[LocalModels, Array, Elimination]:
+    structure = point.structure
+    if engine.name == "reference":
+        models = compiled(structure, _linearized, curvature, engine.name)(maps, point, None)
+    else:
+        models = _linearized(curvature, engine.name, maps, point, None)
+    step, numbers = engine.factor_solve(
+        arrays, models.sources, jnp.asarray(shift), -models.duals[: structure.num_inputs, None]
+    )
+    return models, step[:, 0], numbers
+
+
+def _slots(maps: Maps, point: Point) -> Array:
+    return forward(point.structure, maps, point.data, point.x)
 
 
 def value_at(maps: Maps, point: Point) -> Array:
@@ -178,9 +211,10 @@ def system_of(
     def make() -> System:
         ready = prepare(name, plan, num_sources(structure), structure.eps)
         first, again = ready.factor_solve, ready.solve
+        step = partial(_step, ready, curvature)
         if name != "reference":  # which runs on the host
-            first, again = jax.jit(first), jax.jit(again)
-        return System(structure, plan, curvature, ready, why, first, again, order)
+            first, again, step = jax.jit(first), jax.jit(again), jax.jit(step)
+        return System(structure, plan, curvature, ready, why, first, again, step, order)
 
     return structure.memo(("system", key, curvature, name), make)
 

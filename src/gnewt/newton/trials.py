@@ -9,19 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from gnewt.newton.arithmetic import (
+    Array,
+    argmin,
+    is_traced,
+    isfinite,
+    maximum,
+    minimum,
+    number,
+    unless,
+    where,
+    while_loop,
+)
 from gnewt.newton.judge import Line
 
 _ALIKE = 0.05
 """Lengths that differ by this share are not worth another value."""
 _SHORTEST, _LONGEST, _FAR = 0.1, 10.0, 3.0
 """The next length, in terms of the longest tried: between the first two; the last where no minimum is in sight."""
-_GRID, _POLISH = 41, 3
+_GRID, _POLISH = np.geomspace(_SHORTEST, _LONGEST, 41), 3
 """Lengths that the polynomial is evaluated at (12 % apart), and steps of Newton's method from the best of them."""
 PROBE = 2
 """Roundings that every input is moved by where the noise of f is measured: one might round to none."""
@@ -43,9 +53,9 @@ class Trials(NamedTuple):
 
 class _Lengths(NamedTuple):
     next: Array
-    lengths: Array
-    """[2]: of the two least values; 0 for none."""
-    values: Array
+    lengths: tuple[Array, Array]
+    """Of the two least values; 0 for none."""
+    values: tuple[Array, Array]
     first: Array
     noise: Array
     probes: Bool[Array, ""]
@@ -74,62 +84,63 @@ def try_lengths(
 
     def look(s: _Lengths) -> _Lengths:
         # One place that evaluates f: it is compiled once.
-        found = value(jnp.where(s.probes, _beside(x), x + s.next * step))
+        found = value(unless(~s.probes, x + s.next * step, lambda: _beside(x)))
         is_first = s.evaluations == 0
-        counts = jnp.isfinite(found) & ~s.probes
+        counts = isfinite(found) & ~s.probes
         best = counts & (is_first | (found < s.values[0] - noise))
         second = counts & ~best & (found < s.values[1])
         lengths, values = (
-            jnp.where(best, jnp.stack([new, old[0]]), old.at[1].set(jnp.where(second, new, old[1])))
+            where(best, (new, old[0]), (old[0], where(second, new, old[1])))
             for new, old in ((s.next, s.lengths), (found, s.values))
         )
-        following = _minimum(line, lengths, values)
-        new = jnp.all(jnp.abs(following - lengths) > _ALIKE * lengths)
-        first = jnp.where(is_first, found, s.first)
+        first = where(is_first, found, s.first)
         liked = likes(first)
-        change = jnp.abs(found - line.before)
-        measured = jnp.where(s.probes & jnp.isfinite(change), change, s.noise)
+        following = unless(~liked, s.next, lambda: _minimum(line, lengths, values))
+        near, far = (abs(following - length) > _ALIKE * length for length in lengths)
+        change = abs(found - line.before)
+        measured = where(s.probes & isfinite(change), change, s.noise)
         probes = is_first & ~liked & measures
-        done = ~(probes | (liked & counts & new & (s.evaluations < most)))
+        done = ~(probes | (liked & counts & near & far & (s.evaluations < most)))
         return _Lengths(following, lengths, values, first, measured, probes, s.evaluations + 1, done)
 
-    zero, none, no = jnp.zeros((), x.dtype), jnp.zeros(2, x.dtype), jnp.zeros((), bool)
-    begin = _Lengths(zero + 1, none, none + jnp.inf, zero, zero, no, jnp.zeros((), jnp.int32), no)
-    end = jax.lax.while_loop(lambda s: ~s.done, look, begin)
-    length = jnp.where(end.lengths[0] > 0, end.lengths[0], 1.0)
+    zero, inf, no = number(0.0, line.before), number(np.inf, line.before), np.bool_(False)
+    begin = _Lengths(zero + 1, (zero, zero), (inf, inf), zero, zero, no, np.int32(0), no)
+    end = while_loop(lambda s: ~s.done, look, begin)
+    length = where(end.lengths[0] > 0, end.lengths[0], zero + 1)
     return Trials(end.first, length, end.noise, end.evaluations)
 
 
-def scattered(n: int, dtype: np.dtype) -> Array:
-    """Numbers between -1 and 1 without symmetry or period; the same in every run."""
-    return jnp.cos(1.0 + _GOLDEN * jnp.arange(n, dtype=dtype))
+def scattered(x: Array) -> Array:
+    """As many numbers between -1 and 1, without symmetry or period; the same in every run."""
+    xp = jnp if is_traced(x) else np
+    return xp.cos(1.0 + _GOLDEN * xp.arange(x.size, dtype=x.dtype))
 
 
 def _beside(x: Array) -> Array:
     """Move every coordinate by a rounding, up or down."""
-    signs = jnp.where(scattered(x.size, x.dtype) < 0, -1.0, 1.0)
-    return x * (1 + PROBE * jnp.finfo(x.dtype).eps * signs.astype(x.dtype))
+    signs = 1 - 2 * (scattered(x) < 0)
+    return x * (1 + PROBE * np.finfo(x.dtype).eps * signs.astype(x.dtype))
 
 
-def _minimum(line: Line, lengths: Array, values: Array) -> Array:
+def _minimum(line: Line, lengths: tuple[Array, Array], values: tuple[Array, Array]) -> Array:
     """Where φ(t) = f + s·t + ½c·t² + d·t³ + e·t⁴ through the values has its minimum; e = 0 where there is one only."""
     slope, curvature = line.slope, line.curvature
-    known = jnp.where(lengths > 0, lengths, 1.0)
-    beyond = (values - line.before - slope * known - 0.5 * curvature * known**2) / known**3
+    best, second = (where(length > 0, length, number(1.0, length)) for length in lengths)
+    beyond, other = (
+        (value - line.before - slope * t - 0.5 * curvature * t**2) / t**3
+        for t, value in zip((best, second), values, strict=True)
+    )
     two = lengths[1] > 0
-    apart = jnp.where(two, known[0] - known[1], 1.0)
-    fourth = jnp.where(two, (beyond[0] - beyond[1]) / apart, 0.0)
-    third = beyond[0] - fourth * known[0]
-    top = jnp.max(jnp.where(lengths > 0, lengths, 0.0))
-    grid = top * jnp.geomspace(_SHORTEST, _LONGEST, _GRID, dtype=lengths.dtype)
+    fourth = where(two, (beyond - other) / where(two, best - second, 1.0), 0.0)
+    third = beyond - fourth * best
+    top = maximum(*lengths)
+    grid = top * _GRID.astype(top.dtype)
     height = ((fourth * grid + third) * grid + 0.5 * curvature) * grid**2 + slope * grid
-    at = jnp.argmin(height)
-    low, high = grid[jnp.maximum(at - 1, 0)], grid[jnp.minimum(at + 1, len(grid) - 1)]
-
-    def polish(_: Array, t: Array) -> Array:
+    at = argmin(height)
+    low, high = grid[maximum(at - 1, 0)], grid[minimum(at + 1, len(_GRID) - 1)]
+    t = grid[at]
+    for _ in range(_POLISH):
         first = slope + (curvature + (3 * third + 4 * fourth * t) * t) * t
-        second = curvature + (6 * third + 12 * fourth * t) * t
-        return jnp.where(second > 0, jnp.clip(t - first / jnp.where(second > 0, second, 1.0), low, high), t)
-
-    inside = jax.lax.fori_loop(0, _POLISH, polish, grid[at])
-    return jnp.where(at == len(grid) - 1, _FAR * top, inside)
+        bend = curvature + (6 * third + 12 * fourth * t) * t
+        t = where(bend > 0, minimum(maximum(t - first / where(bend > 0, bend, 1.0), low), high), t)
+    return where(at == len(_GRID) - 1, _FAR * top, t)

@@ -5,14 +5,25 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-from jax import Array
+import numpy as np
 
 from gnewt.kkt import LocalModels
+from gnewt.newton.arithmetic import (
+    Array,
+    isfinite,
+    largest,
+    maximum,
+    minimum,
+    norm,
+    number,
+    smallest,
+    vdot,
+    where,
+    zeros_like,
+)
 from gnewt.newton.judge import Line, Trial, end_of, noise_of
 from gnewt.newton.krylov import solve_with_products
-from gnewt.newton.loop import Iterate, Move, Proposal, Record, Task, largest
+from gnewt.newton.loop import Iterate, Move, Proposal, Record, Task
 from gnewt.newton.subproblem import BallStep, Spectrum, begin_spectrum, forget, solve_subproblem
 from gnewt.newton.trials import PROBE, Trials, try_lengths
 
@@ -66,35 +77,34 @@ class TrustRegion:
 
     def begin(self, task: Task, x: Array, models: LocalModels) -> BallMemory:
         """Nothing is known of the radius unless it is given."""
-        radius = jnp.full((), jnp.inf if self.radius is None else self.radius, x.dtype)
-        zero = jnp.zeros((), x.dtype)
-        count = jnp.zeros((), jnp.int32)
-        return BallMemory(radius, zero, zero, zero + jnp.inf, zero, count, begin_spectrum(task, x))
+        radius = number(np.inf if self.radius is None else self.radius, x)
+        zero = number(0.0, x)
+        return BallMemory(radius, zero, zero, number(np.inf, x), zero, np.int32(0), begin_spectrum(task, x))
 
     def resume(self, memory: BallMemory) -> BallMemory:
         """Go on with the radius."""
         return memory._replace(
-            shift=jnp.zeros_like(memory.shift),
-            promise=jnp.full_like(memory.promise, jnp.inf),
-            noise=jnp.zeros_like(memory.noise),
-            refusals=jnp.zeros_like(memory.refusals),
+            shift=zeros_like(memory.shift),
+            promise=number(np.inf, memory.promise),
+            noise=zeros_like(memory.noise),
+            refusals=zeros_like(memory.refusals),
             spectrum=forget(memory.spectrum),
         )
 
     def propose(self, task: Task, at: Iterate) -> Proposal:
         """Solve the subproblem, evaluate f there, and at a few other lengths of the step."""
         found = self._subproblem(task, at)
-        slope = jnp.vdot(task.gradient(at.models), found.step)
+        slope = vdot(task.gradient(at.models), found.step)
         floor = _noise(task, at)
 
         def likes(value: Array) -> Array:
-            return found.found & _trial(task, at, found, value).passes(self.accept)
+            return found.found & _trial(task, at, found, value, floor).passes(self.accept)
 
         tried = try_lengths(
             task.value,
             at.x,
             found.step,
-            Line(at.models.value, slope, -2.0 * (found.decrease + slope)),
+            Line(task.value_of(at.models), slope, -2.0 * (found.decrease + slope)),
             lambda value: likes(value) & (found.decrease > _CLEAR * floor),
             floor,
             self.trials,
@@ -108,46 +118,44 @@ class TrustRegion:
         """Take the step if the model was right enough, and set the radius."""
         rest: _InBall = proposal.rest
         (found, tried), (x, models, memory) = rest, at
-        value, times, length = tried.first, tried.length, found.length
-        gradient, tiny = task.gradient(models), jnp.finfo(x.dtype).tiny
-        trial = _trial(task, at, found, value)
+        value, times, length, here = tried.first, tried.length, found.length, task.value_of(models)
+        gradient, tiny = task.gradient(models), smallest(x)
+        trial = _trial(task, at, found, value, _noise(task, at))
         close, taken = trial.drowns, trial.is_taken(task, models, proposal, after)
-        ratio = (models.value - value) / jnp.where(found.found, found.decrease, 1.0)
-        ratio = jnp.where(jnp.isfinite(value), ratio, -jnp.inf)
-        before = jnp.where(jnp.isfinite(memory.radius), memory.radius, length)
-        share = _share(models.value, value, jnp.vdot(gradient, found.step))
+        ratio = (here - value) / where(found.found, found.decrease, 1.0)
+        ratio = where(isfinite(value), ratio, -np.inf)
+        before = where(isfinite(memory.radius), memory.radius, length)
+        share = _share(here, value, vdot(gradient, found.step))
         # Derivatives that are not finite are met behind a good value only.
-        refused = jnp.where(proposal.wanted & ~close, _CUT * times, share) * length
-        radius = jnp.where(taken, self._radius(before, length, times, ratio, share, close), refused)
+        refused = where(proposal.wanted & ~close, _CUT * times, share) * length
+        radius = where(taken, self._radius(before, length, times, ratio, share, close), refused)
 
-        reach = jnp.linalg.norm(x) + jnp.linalg.norm(found.step)
-        stuck = ~taken & ((close & proposal.wanted) | (radius <= task.eps * jnp.maximum(reach, tiny)))
-        unbounded = (value == -jnp.inf) | (taken & (after.value < -1.0 / task.eps**2))
+        reach = norm(x) + norm(found.step)
+        stuck = ~taken & ((close & proposal.wanted) | (radius <= task.eps * maximum(reach, tiny)))
+        unbounded = (value == -np.inf) | (taken & (task.value_of(after) < -1.0 / task.eps**2))
         inside = (found.shift == 0) & (length < memory.radius)
-        promise = jnp.minimum(memory.promise, jnp.where(inside, found.decrease, jnp.inf))
+        promise = minimum(memory.promise, where(inside, found.decrease, np.inf))
         code = end_of(found.found, unbounded, stuck, promise, trial.noise)
-        record = Record(models.value, largest(gradient), found.shift, before, ratio, found.spectrum.inertia)
-        spectrum = jax.tree_util.tree_map(
-            lambda new, old: jnp.where(taken, new, old), forget(found.spectrum), found.spectrum
-        )
-        promise = jnp.where(taken, jnp.inf, promise)
-        refusals = jnp.where(taken, 0, memory.refusals + 1)
+        record = Record(here, largest(gradient), found.shift, before, ratio, found.spectrum.inertia)
+        spectrum = where(taken, forget(found.spectrum), found.spectrum)
+        promise = where(taken, np.inf, promise)
+        refusals = where(taken, 0, memory.refusals + 1)
         # Noise that was measured here is that of other points only as long as f can't be seen to fall.
-        smooth = PROBE * task.eps * jnp.vdot(jnp.abs(gradient), jnp.abs(x))
-        noise = jnp.maximum(memory.noise, _SAMPLE * (tried.noise - smooth))
-        noise = jnp.where(taken & ~close, 0.0, noise)
+        smooth = PROBE * task.eps * vdot(abs(gradient), abs(x))
+        noise = maximum(memory.noise, _SAMPLE * (tried.noise - smooth))
+        noise = where(taken & ~close, 0.0, noise)
         memory = BallMemory(radius, found.shift, length, promise, noise, refusals, spectrum)
         return Move(taken, memory, code, record)
 
     def _subproblem(self, task: Task, at: Iterate) -> BallStep:
         """Minimise the model in the ball; before there is a radius, by the Newton step where H ≻ 0."""
         (x, models, memory), spectrum = at, at.memory.spectrum
-        radius = jnp.where(jnp.isfinite(memory.radius), memory.radius, jnp.maximum(1.0, jnp.linalg.norm(x)))
+        radius = where(isfinite(memory.radius), memory.radius, maximum(1.0, norm(x)))
         if not task.eliminates:
             return solve_with_products(task, x, models, radius, memory.radius, spectrum)
         # H itself is tried first only where the last step needed no shift: else μ*, larger in a smaller ball, is.
-        floor = jnp.maximum(spectrum.lower, 0.0)
-        guess = floor + jnp.maximum(memory.shift - floor, 0.0) * memory.last / radius
+        floor = maximum(spectrum.lower, 0.0)
+        guess = floor + maximum(memory.shift - floor, 0.0) * memory.last / radius
         most, reach = self.max_factorizations, memory.radius
         return solve_subproblem(task, models, radius, spectrum, guess, memory.shift, self.slack, most, reach)
 
@@ -155,12 +163,12 @@ class TrustRegion:
         self, radius: Array, length: Array, times: Array, ratio: Array, share: Array, close: Array
     ) -> Array:
         """Grow where the model was right; shrink where it was not, but not below the step that f liked."""
-        grown = jnp.where(ratio > self.grow_above, jnp.maximum(radius, self.growth * length), radius)
-        fitting = jnp.where(ratio < self.shrink_below, share * length, grown)
+        grown = where(ratio > self.grow_above, maximum(radius, self.growth * length), radius)
+        fitting = where(ratio < self.shrink_below, share * length, grown)
         # f may fall far beyond a step that the model was wrong about; that is no reason to trust it so far.
-        liked = jnp.where(ratio < self.shrink_below, jnp.minimum(times, 1.0), times) * length
-        fitting = jnp.where(times != 1.0, jnp.maximum(fitting, liked), fitting)
-        return jnp.where(close, jnp.maximum(radius, self.growth * length), fitting)
+        liked = where(ratio < self.shrink_below, minimum(times, 1.0), times) * length
+        fitting = where(times != 1.0, maximum(fitting, liked), fitting)
+        return where(close, maximum(radius, self.growth * length), fitting)
 
 
 class _InBall(NamedTuple):
@@ -172,17 +180,17 @@ class _InBall(NamedTuple):
 
 def _noise(task: Task, at: Iterate) -> Array:
     """Rounding of f: as it is usual, or as it was measured."""
-    return jnp.maximum(noise_of(task, at.models), at.memory.noise)
+    return maximum(noise_of(task, at.models), at.memory.noise)
 
 
-def _trial(task: Task, at: Iterate, found: BallStep, value: Array) -> Trial:
+def _trial(task: Task, at: Iterate, found: BallStep, value: Array, noise: Array) -> Trial:
     """What is to be judged. Where f does not change at all the promise drowns: large terms cancel in f, or it is flat."""
-    before, noise = at.models.value, _noise(task, at)
-    noise = jnp.where(value == before, jnp.maximum(noise, found.decrease), noise)
+    before = task.value_of(at.models)
+    noise = where(value == before, maximum(noise, found.decrease), noise)
     return Trial(before, value, found.decrease, noise)
 
 
 def _share(before: Array, value: Array, slope: Array) -> Array:
     """Where on the step a parabola through f has its minimum, within reason."""
-    parabola = -slope / (2 * jnp.maximum(value - before - slope, jnp.finfo(value.dtype).tiny))
-    return jnp.where(jnp.isfinite(value), jnp.clip(parabola, _LEAST, _MOST), _CUT)
+    parabola = -slope / (2 * maximum(value - before - slope, smallest(value)))
+    return where(isfinite(value), minimum(maximum(parabola, _LEAST), _MOST), _CUT)

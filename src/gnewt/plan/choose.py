@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 
@@ -26,12 +27,20 @@ from gnewt.plan.orderings import (
 from gnewt.plan.sparsity import KKTGraph, kkt_graph
 from gnewt.plan.tree import NO_LIMIT, OverLimit, TreeDecomposition
 
+_GREEDY: dict[str, Callable[[KKTGraph, int], Order]] = {
+    "causal_min_degree": lambda g, most: min_degree(g.adjacency, g.sizes, g.reads, most),
+    "causal_min_fill": lambda g, most: min_fill(g.adjacency, g.sizes, g.reads, most),
+    "min_degree": lambda g, most: min_degree(g.adjacency, g.sizes, None, most),
+    "min_fill": lambda g, most: min_fill(g.adjacency, g.sizes, None, most),
+}
+"""Orders that can be given up while they are made."""
+
 ORDERS: dict[str, Callable[[KKTGraph], Order]] = {
-    "causal_min_degree": lambda g: min_degree(g.adjacency, g.sizes, g.reads),
+    "causal_min_degree": lambda g: _GREEDY["causal_min_degree"](g, NO_LIMIT),
     "reverse_time": reverse_time,
-    "causal_min_fill": lambda g: min_fill(g.adjacency, g.sizes, g.reads),
-    "min_degree": lambda g: min_degree(g.adjacency, g.sizes),
-    "min_fill": lambda g: min_fill(g.adjacency, g.sizes),
+    "causal_min_fill": lambda g: _GREEDY["causal_min_fill"](g, NO_LIMIT),
+    "min_degree": lambda g: _GREEDY["min_degree"](g, NO_LIMIT),
+    "min_fill": lambda g: _GREEDY["min_fill"](g, NO_LIMIT),
     "nested_dissection": lambda g: nested_dissection(g.adjacency, g.sizes),
     "cyclic_reduction": cyclic_reduction,
     "hessian": hessian_first,
@@ -52,6 +61,10 @@ _LARGE = 100_000
 _HOPELESS = 2048
 """Width beyond which no further order is tried that has no limit of its own on the symbolic work."""
 
+_NARROW = 64
+"""Separator elements for each vertex up to which the order of the program is priced before all others."""
+_MARGIN = 2.0
+"""How many times the cost of the best order a greedy one may reach before it is given up."""
 _MOST_ELEMENTS = 10**8
 """Separator elements (400 MB) beyond which an order is dropped, if there is another."""
 
@@ -143,21 +156,38 @@ def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> l
         names.remove("causal_min_degree")
     if len(graph.reads.idx) == 0:  # nothing waits for a reader: the causal orders are the free ones
         names = [name for name in names if name not in ("min_degree", "min_fill", "reverse_time")]
-    priced: list[_Candidate] = []
+    priced: dict[str, _Candidate] = {}
     best: _Candidate | None = None
     parallel = order == "parallel"
+    if "reverse_time" in names:
+        # The order of the program costs nothing to make. Where it is narrow, it bounds the work on the others.
+        with contextlib.suppress(OverLimit):
+            most = _NARROW * graph.num_vertices
+            best = _price(structure, graph, reverse_time(graph), "reverse_time", most, parallel)
+            priced["reverse_time"] = best
     for name in names:
-        if name == "reverse_time" and best is not None and best.certificate.width > _HOPELESS:
+        if name in priced or (
+            name == "reverse_time" and best is not None and best.certificate.width > _HOPELESS
+        ):
             continue
         try:
-            candidate = _price(structure, graph, ORDERS[name](graph), name, _worthwhile(best), parallel)
+            made = _GREEDY[name](graph, _affordable(best)) if name in _GREEDY else ORDERS[name](graph)
+            candidate = _price(structure, graph, made, name, _worthwhile(best), parallel)
         except OverLimit:
             continue
-        priced.append(candidate)
+        priced[name] = candidate
         if (candidate.causal or not causal) and (best is None or candidate.cost < best.cost):
             best = candidate
     assert best is not None  # every choice begins with a causal order
-    return priced
+    return [priced[name] for name in names if name in priced]
+
+
+def _affordable(best: _Candidate | None) -> int:
+    """Flops beyond which a greedy order is given up: it is not going to be cheaper than `best`.
+
+    Σ|ι||χ|² over its steps is at most that over the bags, up to couplings that items have and vertices have not.
+    """
+    return NO_LIMIT if best is None else int(_MARGIN * best.cost)
 
 
 def _worthwhile(best: _Candidate | None) -> int:

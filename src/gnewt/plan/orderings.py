@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import heapq
 from collections.abc import Callable, Iterable
 
 import numpy as np
-import scipy.sparse
-import scipy.sparse.csgraph
 
 from gnewt import _native
 from gnewt._errors import PlanError
 from gnewt.plan.adjacency import Adjacency
 from gnewt.plan.sparsity import KKTGraph
+from gnewt.plan.tree import NO_LIMIT, OverLimit
 
 WIDE = 512
 """Neighbours at which a greedy order stops refining: what is left is eliminated as one dense front. An
@@ -37,16 +35,19 @@ class Order:
     tail: int
 
 
-def min_degree(adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None = None) -> Order:
+def min_degree(
+    adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None = None, most: int = NO_LIMIT
+) -> Order:
     """Eliminate next the vertex with the fewest scalars around it.
 
     Args:
         reads: if given, the order is causal: a vertex waits until all its readers are gone.
+        most: raise OverLimit as soon as the steps so far cost more flops, Σ|ι||χ|².
 
     Cost O(Σ degree²) over the elimination graph.
     """
     if _native.LIBRARY is not None:
-        return _native_order(False, adjacency, sizes, reads)
+        return _native_order(False, adjacency, sizes, reads, most)
     near = [set(ns) for ns in adjacency.lists()]
     weight = np.asarray(sizes).tolist()
     score = [sum([weight[w] for w in ns]) for ns in near]
@@ -62,17 +63,19 @@ def min_degree(adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None 
             score[u] += sum([weight[w] for w in fresh]) - weight[v]
         return around
 
-    return _play(near, score, eliminate, reads)
+    return _play(near, weight, score, eliminate, reads, most)
 
 
-def min_fill(adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None = None) -> Order:
+def min_fill(
+    adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None = None, most: int = NO_LIMIT
+) -> Order:
     """Eliminate next the vertex whose elimination joins the fewest scalars anew. For small graphs.
 
     fill(v) = Σ n_a n_b over the pairs a, b ∈ near(v) that are not joined. It is kept up to date by
     differences, because eliminating one vertex changes the fill of all that share two neighbours with it.
     """
     if _native.LIBRARY is not None:
-        return _native_order(True, adjacency, sizes, reads)
+        return _native_order(True, adjacency, sizes, reads, most)
     near = [set(ns) for ns in adjacency.lists()]
     weight = np.asarray(sizes).tolist()
 
@@ -103,20 +106,27 @@ def min_fill(adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None = 
                 touched |= common
         return touched
 
-    return _play(near, score, eliminate, reads)
+    return _play(near, weight, score, eliminate, reads, most)
 
 
-def _native_order(use_fill: bool, adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None) -> Order:
+def _native_order(
+    use_fill: bool, adjacency: Adjacency, sizes: np.ndarray, reads: Adjacency | None, most: int
+) -> Order:
     rows = None if reads is None else (reads.ptr, reads.idx)
     sizes = np.ascontiguousarray(sizes, np.int64)
-    return Order(*_native.greedy_order(use_fill, adjacency.ptr, adjacency.idx, sizes, rows, WIDE))
+    found = _native.greedy_order(use_fill, adjacency.ptr, adjacency.idx, sizes, rows, WIDE, most)
+    if found is None:
+        raise OverLimit(f"this order costs more than {most} flops")
+    return Order(*found)
 
 
 def _play(
     near: list[set[int]],
+    weight: list[int],
     score: list[int],
     eliminate: Callable[[int], Iterable[int]],
     reads: Adjacency | None,
+    most: int,
 ) -> Order:
     """Play the elimination game, always taking the vertex with the lowest score.
 
@@ -135,6 +145,7 @@ def _play(
     heapq.heapify(heap)
     done = [False] * num
     order: list[int] = []
+    flops = 0
     while heap:
         value, v = heapq.heappop(heap)
         if done[v] or value != score[v]:
@@ -142,6 +153,9 @@ def _play(
         left = num - len(order) - 1
         if len(near[v]) == left or len(near[v]) > WIDE:
             break
+        flops += weight[v] * (weight[v] + sum([weight[u] for u in near[v]])) ** 2
+        if flops > most:
+            raise OverLimit(f"this order costs more than {most} flops")
         order.append(v)
         done[v] = True
         for u in eliminate(v):
@@ -301,24 +315,28 @@ def cyclic_reduction(graph: KKTGraph, chunk: int = 4) -> Order:
 def _breadth_first(adjacency: Adjacency, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(distance of every vertex from an end of its component, component), with some vertices taken out."""
     num = adjacency.num_vertices
-    row = np.repeat(np.arange(num), np.diff(adjacency.ptr))
-    kept = ~without[row] & ~without[adjacency.idx]
-    entries = (np.ones(int(kept.sum()), np.int8), (row[kept], adjacency.idx[kept]))
-    graph = scipy.sparse.csr_matrix(entries, shape=(num, num))
-    count, component = scipy.sparse.csgraph.connected_components(graph, directed=False)
-    level = np.zeros(num, np.int64)
-    members = np.argsort(component, kind="stable")
-    ends = np.searchsorted(component[members], np.arange(count + 1))
-    for c in np.flatnonzero(np.diff(ends) > 1).tolist():
-        walk = functools.partial(scipy.sparse.csgraph.breadth_first_order, graph, directed=False)
-        # The last vertex that a walk from anywhere finds is far away: an end, from which the levels are counted.
-        order, before = walk(int(walk(int(members[ends[c]]))[0][-1]))
-        found = level.tolist() if count == 1 else {}
-        found[int(order[0])] = 0
-        for v, u in zip(order[1:].tolist(), before[order[1:]].tolist(), strict=True):
-            found[v] = found[u] + 1
-        level[order] = [found[v] for v in order.tolist()]
-    return level, component
+    ptr, idx, out = adjacency.ptr.tolist(), adjacency.idx.tolist(), without.tolist()
+    near = [[w for w in idx[ptr[v] : ptr[v + 1]] if not (out[v] or out[w])] for v in range(num)]
+
+    def walk(start: int, distance: list[int]) -> list[int]:
+        """Set the distances from a vertex, and list what is reached."""
+        distance[start], found = 0, [start]
+        for v in found:  # which grows on the way
+            for w in near[v]:
+                if distance[w] < 0:
+                    distance[w] = distance[v] + 1
+                    found.append(w)
+        return found
+
+    seen, level, component = ([-1] * num for _ in range(3))
+    count = 0
+    for v in range(num):
+        if seen[v] < 0:
+            # The last vertex that a walk from anywhere finds is far away: an end, from which the levels are counted.
+            for u in walk(walk(v, seen)[-1], level):
+                component[u] = count
+            count += 1
+    return np.asarray(level, np.int64), np.asarray(component, np.int64)
 
 
 def is_causal(graph: KKTGraph, order: np.ndarray) -> bool:

@@ -12,7 +12,7 @@ from gnewt.graph import Family
 from gnewt.jaxprs import is_float, where_of
 from gnewt.trace.call_families import CallDraft, write_call
 from gnewt.trace.constants import Const, Constants
-from gnewt.trace.data_columns import Packer
+from gnewt.trace.data_columns import Packer, entry
 from gnewt.trace.fuse import MAX_ARGS, MAX_OPS, Fuser
 from gnewt.trace.groups import Groups, merge_columns, sharing, unique_rows
 from gnewt.trace.scalar_pool import CALL, OP, ROW, Block, Pool
@@ -304,7 +304,7 @@ class Assembler:
 
         def psi(x: Any, *data: Any) -> Any:
             found = pack.unpack(data)
-            inputs = [x[i].astype(d) for i, d in enumerate(template.args)]
+            inputs = [entry(x, i).astype(d) for i, d in enumerate(template.args)]
             y = template.evaluate(inputs, found[: len(template.consts)])
             y = y * found[-1] if weighted else y
             return jnp.asarray(y) if is_loss else jnp.reshape(y, (1,))

@@ -45,7 +45,7 @@ class ColumnReader:
             values = []
             for c in range(lo, hi):
                 template, where, at = self.places[c]
-                inputs = [x[i].astype(d) for i, d in zip(where, template.args, strict=True)]
+                inputs = [entry(x, i).astype(d) for i, d in zip(where, template.args, strict=True)]
                 values.append(template.evaluate(inputs, consts[at : at + len(template.consts)]))
             return jnp.stack([jnp.asarray(v).astype(dtype) for v in values])
 
@@ -73,4 +73,11 @@ class Packer:
 
     def unpack(self, data: Sequence[jax.Array]) -> list[jax.Array]:
         """Return the scalars of one instance, in the order of the columns."""
-        return [data[b][i] for b, i in self.place]
+        return [entry(data[b], i) for b, i in self.place]
+
+
+def entry(values: jax.Array, i: int) -> jax.Array:
+    """Return values[i]. JAX takes ten times as long to trace the brackets."""
+    if not isinstance(values, jax.Array):
+        return values[i]
+    return jax.lax.index_in_dim(values, i, keepdims=False)

@@ -9,7 +9,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import jax
-import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
@@ -17,6 +16,7 @@ from gnewt._errors import TraceError
 from gnewt._typing import Array
 from gnewt.graph import Data, Structure
 from gnewt.jaxprs import Program, run_program, value_key
+from gnewt.jaxprs.compat import put
 from gnewt.trace.condense import Condensed, Source
 from gnewt.trace.lift import Distrust
 
@@ -93,8 +93,7 @@ class Entry:
             return None
         return tuple(
             tuple(
-                jnp.asarray(values[c.index][0] if d else values[c.index])
-                for c, d in zip(columns, drop, strict=True)
+                put(values[c.index][0] if d else values[c.index]) for c, d in zip(columns, drop, strict=True)
             )
             for columns, drop in zip(self.condensed.columns, self.condensed.drops, strict=True)
         )

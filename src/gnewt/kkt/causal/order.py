@@ -12,8 +12,6 @@ import heapq
 from functools import cached_property
 
 import numpy as np
-import scipy.sparse
-import scipy.sparse.csgraph
 
 from gnewt.graph import Structure
 
@@ -96,10 +94,7 @@ def _units(structure: Structure) -> tuple[np.ndarray, list[np.ndarray]]:
     n = structure.num_slots
     families = [structure.families[f] for f in structure.nodes]
     tables = [(family.args, family.outs) for family in families if family.outs is not None and family.m]
-    first = np.concatenate([_NONE, *(outs[:, :1].repeat(outs.shape[1] - 1, 1).ravel() for _, outs in tables)])
-    other = np.concatenate([_NONE, *(outs[:, 1:].ravel() for _, outs in tables)])
-    together = scipy.sparse.coo_matrix((np.ones(len(first), bool), (first, other)), shape=(n, n))
-    unit_of = np.asarray(scipy.sparse.csgraph.connected_components(together, directed=False)[1], np.int64)
+    unit_of = _joined([outs for _, outs in tables], n)
     apart = np.zeros(n, bool)
     for args, outs in tables:
         mixed = (unit_of[args][:, :, None] == unit_of[outs][:, None, :]).any((1, 2))
@@ -108,6 +103,21 @@ def _units(structure: Structure) -> tuple[np.ndarray, list[np.ndarray]]:
     _, unit_of = np.unique(unit_of, return_inverse=True)
     order = np.argsort(unit_of, kind="stable")
     return unit_of, np.split(order, np.flatnonzero(np.diff(unit_of[order])) + 1)
+
+
+def _joined(tables: list[np.ndarray], num: int) -> np.ndarray:
+    """For each slot the least slot that rows of the tables join it with, over any number of rows."""
+    least = np.arange(num)
+    while True:
+        before = least.copy()
+        for table in tables:
+            # The slot that a row's least slot stands for is joined, too: chains of rows shrink by halves.
+            lowest = least[table].min(1, keepdims=True)
+            np.minimum.at(least, least[table], lowest)
+            np.minimum.at(least, table, lowest)
+        least = least[least]
+        if np.array_equal(least, before):
+            return least
 
 
 def _neighbours(structure: Structure, unit_of: np.ndarray, num: int) -> tuple[list[set[int]], list[set[int]]]:

@@ -12,26 +12,20 @@ of a Runge-Kutta step of a quadrotor they cost a tenth.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TypeAlias
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
 from gnewt.graph import Family
-from gnewt.jaxprs import flatten_jaxpr
 from gnewt.jaxprs.compat import DType, Numeric
-from gnewt.jaxprs.flatten import VALUE_CALLS
 from gnewt.jaxprs.primitives import primitive
 from gnewt.kkt.derivatives.arrays import Traced
 from gnewt.kkt.derivatives.cuts import Combination, Core, Cuts, cut
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.scalars import NotScalar, ScalarProgram, Vectors, live_nodes
+from gnewt.kkt.derivatives.symbolic import Differentiator
 from gnewt.kkt.derivatives.writeout import write_out
-
-Arrays: TypeAlias = list[Array]
 
 _MAX_OPERATIONS = 3_000
 """Of all cores' derivatives together: XLA compiles about 500 a second."""
@@ -72,8 +66,7 @@ def compose(family: Family, traced: Traced, dtype: DType) -> Composition | None:
     try:
         x = program.symbols((family.k,), dtype)
         data = [program.symbols(a.shape, a.dtype) for a in (flat.avals[v] for v in flat.ins[1:])]
-        with jax.ensure_compile_time_eval():
-            (y,) = write_out(program, flat, traced.hoisted, [x, *data])
+        (y,) = write_out(program, flat, traced.hoisted, [x, *data])
         outputs = y.ravel().tolist()
         cuts = cut(program, x.tolist(), outputs)
         if len(cuts.cores) < 2:
@@ -93,60 +86,35 @@ def _count(derivatives: CoreDerivatives) -> int:
 
 def _differentiate(program: ScalarProgram, core: Core) -> CoreDerivatives:
     """Write the derivatives of a core out."""
-    kinds = [jax.ShapeDtypeStruct((), program.dtypes[a]) for a in (*core.args, *core.given)]
-    count = len(core.args)
-
-    def function(args: Sequence[Array], given: Sequence[Array]) -> list[Array]:
-        values = dict(zip((*core.args, *core.given), (*args, *given), strict=True))
-        for node in core.nodes:
-            op = program.ops[node]
-            assert op is not None
-            ins = [
-                values[a] if a in values else jnp.asarray(program.value[a], program.dtypes[a])
-                for a in program.args[node]
-            ]
-            values[node] = op(*ins)
-        return [values[out] for out in core.outs]
-
-    def derivatives(
-        args: Arrays, lam: Arrays, given: Arrays, seeds: Array
-    ) -> tuple[list[Arrays], list[Arrays]]:
-        def pulled(args: Arrays) -> Arrays:
-            return jax.vjp(lambda a: function(a, given), args)[1](lam)[0]
-
-        tangents = [[seeds[i, j].astype(a.dtype) for j, a in enumerate(args)] for i in range(count)]
-        first = [jax.jvp(lambda a: function(a, given), (args,), (t,))[1] for t in tangents]
-        second = [jax.jvp(pulled, (args,), (t,))[1] for t in tangents]
-        return first, second
-
-    lams = [jax.ShapeDtypeStruct((), program.dtypes[out]) for out in core.outs]
-    seeds = np.eye(count)
-    closed, shape = jax.make_jaxpr(derivatives, return_shape=True)(
-        kinds[:count], lams, kinds[count:], jax.ShapeDtypeStruct(seeds.shape, seeds.dtype)
-    )
     written = ScalarProgram(8 * _MAX_OPERATIONS)
     args, lam, given = (
-        np.array([written.symbols((), kind.dtype) for kind in some], np.int32)
-        for some in (kinds[:count], lams, kinds[count:])
+        [int(written.symbols((), program.dtypes[node])) for node in nodes]
+        for nodes in (core.args, core.outs, core.given)
     )
-    scalars = [np.asarray(node) for node in (*args, *lam, *given)]
-    hoisted: list[Numeric] = []
-    flat = flatten_jaxpr(closed, hoisted, VALUE_CALLS)
-    with jax.ensure_compile_time_eval():
-        nodes = write_out(written, flat, hoisted, [*scalars, written.constants(seeds)])
-    first, second = jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(shape), [int(v) for v in nodes])
+    env = dict(zip((*core.args, *core.given), (*args, *given), strict=True))
+    for node in core.nodes:
+        op = program.ops[node]
+        assert op is not None
+        ins = tuple(
+            env[a] if a in env else written.constant(np.asarray(program.value[a])) for a in program.args[node]
+        )
+        env[node] = written.apply(program.names[node], program.keys[node], op, ins, program.dtypes[node])
+        if node in program.exponents:
+            written.exponents[env[node]] = program.exponents[node]
+    outs = [env[out] for out in core.outs]
+    along = Differentiator(written, args)
+    gradient = along.gradient(outs, lam)
 
     def zero(node: int) -> bool:
         return bool(written.value.get(node) == 0)
 
-    return CoreDerivatives(
-        written,
-        args,
-        lam,
-        given.tolist(),
-        [(o, a, node) for a, row in enumerate(first) for o, node in enumerate(row) if not zero(node)],
-        [(a, b, node) for a, row in enumerate(second) for b, node in enumerate(row) if not zero(node)],
-    )
+    jacobian, hessian = [], []
+    for a in range(len(args)):
+        jacobian += [(o, a, node) for o, node in enumerate(along.tangents(outs, a)) if not zero(node)]
+        for b, node in enumerate(along.tangents(gradient[: a + 1], a)):
+            if not zero(node):
+                hessian += [(a, b, node)] if a == b else [(a, b, node), (b, a, node)]
+    return CoreDerivatives(written, np.array(args), np.array(lam), given, jacobian, hessian)
 
 
 def bind_inputs(

@@ -48,12 +48,13 @@ def linearize(
     x: Float[Array, " N"],
     curvature: str = "exact",
     slots: Float[Array, " S"] | None = None,
+    machine: bool = False,
 ) -> LocalModels:
     """Compute the local models at x, or at slots that belong to x. Traceable; compile time does not depend on the number of instances."""
     s = forward(structure, maps, data, x) if slots is None else slots
     keeper = Keeper(s)
     local = [
-        local_derivatives(structure, f, structure.layout.args[f].read(s, maps), data[f], keeper)
+        local_derivatives(structure, f, structure.layout.args[f].read(s, maps), data[f], keeper, machine)
         for f in range(len(structure.families))
     ]
     value = jnp.zeros((), s.dtype)

@@ -1,7 +1,8 @@
 """Local derivatives of a family at all its instances: J and H for a node, value, gradient and H for a loss.
 
-Three routes. A small function is written out as a scalar program (`scalars`) of its own derivatives, where
-everything that is structurally zero, equal or linear has vanished. A longer one is taken apart into such
+Three routes. A small function is written out as a scalar program (`written`) of its own derivatives, where
+everything that is structurally zero, equal or linear has vanished; for few instances the native library runs it
+(`interpreted`), for many XLA compiles it. A longer one is taken apart into such
 functions (`composed`). Any other is differentiated by JAX under vmap, forward over reverse, along the arguments
 in which it is not linear.
 """
@@ -9,8 +10,7 @@ in which it is not linear.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,33 +18,23 @@ import numpy as np
 from jax import Array
 
 from gnewt.graph import Family, Structure, take_places
-from gnewt.jaxprs import flatten_jaxpr
 from gnewt.jaxprs.compat import DType, Numeric
-from gnewt.jaxprs.flatten import VALUE_CALLS, count_equations
 from gnewt.kkt.derivatives.arrays import ArrayProgram, Traced
 from gnewt.kkt.derivatives.composed import Composed, Composition, bind_inputs, compose
+from gnewt.kkt.derivatives.interpreted import MOST_INSTANCES, Interpreted, interpret
 from gnewt.kkt.derivatives.keep import Keeper
-from gnewt.kkt.derivatives.scalars import NotScalar, ScalarProgram, Vectors, live_nodes
-from gnewt.kkt.derivatives.writeout import write_out
-
-Kinds: TypeAlias = tuple[tuple[tuple[int, ...], DType], ...]
-"""Shape and dtype of each data array of a family."""
-
-MAX_OPERATIONS = 3_000
-"""Operations that may remain: XLA compiles about 500 a second."""
-
+from gnewt.kkt.derivatives.scalars import Vectors, fill
+from gnewt.kkt.derivatives.written import (
+    MAX_OPERATIONS,
+    Jacobian,
+    Kinds,
+    WrittenDerivatives,
+    data_of_one,
+    write_derivatives,
+)
 
 MIN_WORK = 256
 """Arguments of all instances together from which a function is worth taking apart."""
-
-
-def affordable(n: int, equations: int) -> int:
-    """Return how many operations are worth compiling, for n instances of a function with so many equations.
-
-    Many instances pay for long programs; and where the equations are mostly scalar already (a Runge-Kutta step of a
-    cartpole: 1,500 operations), writing them out costs nothing more.
-    """
-    return min(MAX_OPERATIONS, max(64 + 16 * n, equations))
 
 
 class Local(Protocol):
@@ -63,24 +53,32 @@ class Local(Protocol):
         ...
 
 
-@dataclasses.dataclass(frozen=True)
-class Jacobian:
-    """∂ψ at the nonzeros of the pattern: rows[n, nonzeros], and the entries that all instances share."""
-
-    rows: Array
-    shared: Mapping[int, Numeric]
-
-
 def local_derivatives(
-    structure: Structure, f: int, x: Array, data: tuple[Numeric, ...], keeper: Keeper
-) -> Written | InParts | Differentiated:
-    """Return the derivatives of family f at x[k, n]: all its instances, or any other number."""
+    structure: Structure,
+    f: int,
+    x: Array,
+    data: tuple[Numeric, ...],
+    keeper: Keeper,
+    machine: bool = False,
+) -> Written | Interpreted | InParts | Differentiated:
+    """Return the derivatives of family f at x[k, n]: all its instances, or any other number.
+
+    Args:
+        machine: whether the native machine may be used, whose numbers JAX cannot differentiate further.
+    """
     family = structure.families[f]
     kinds = tuple(
         (np.shape(d) if axis is None else (family.n, *np.shape(d)[1:]), jnp.result_type(d))
         for axis, d in zip(family.data_axes, data, strict=True)
     )
-    written = structure.memo(("written", f, x.dtype, kinds), lambda: _write(family, x.dtype, kinds))
+    written = structure.memo(
+        ("written", f, x.dtype, kinds), lambda: write_derivatives(family, x.dtype, kinds)
+    )
+    if written is not None and machine and x.shape[1] == family.n <= MOST_INSTANCES:
+        key = ("interpreted", f, x.dtype, kinds)
+        made = structure.memo(key, lambda: interpret(written, family, x.dtype))
+        if made is not None:
+            return Interpreted(written, made, family, x, data, keeper)
     if written is not None:
         return Written(written, family, x, data, keeper)
     composed = structure.memo(("composed", f, x.dtype, kinds), lambda: _compose(family, x.dtype, kinds))
@@ -91,97 +89,14 @@ def local_derivatives(
     return Differentiated(traced, family, x, data, keeper)
 
 
-def _of_one(family: Family, kinds: Kinds) -> list[jax.ShapeDtypeStruct]:
-    """Return the data of one instance."""
-    return [
-        jax.ShapeDtypeStruct(shape if axis is None else shape[1:], kind)
-        for (shape, kind), axis in zip(kinds, family.data_axes, strict=True)
-    ]
-
-
 # Scalar programs
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Written:
-    """The derivatives of a family as one program: its inputs and outputs as nodes."""
-
-    program: ScalarProgram
-    x: np.ndarray
-    lam: np.ndarray
-    data: list[np.ndarray]
-    value: list[int]
-    jacobian: list[int]
-    hessian: list[int]
-
-
-def _write(family: Family, dtype: DType, kinds: Kinds) -> _Written | None:
-    """Write the derivatives of a family out, or return None where that is impossible or too long."""
-    local = _of_one(family, kinds)
-    entries = int(family.jac_pattern.sum() + np.tril(family.hess_pattern).sum())
-    scalars = sum(d.size for d in local)
-    if entries > MAX_OPERATIONS or scalars > MAX_OPERATIONS:
-        return None
-    curved = np.flatnonzero(family.hess_pattern.any(0))
-    seeds = np.eye(family.k)
-
-    def derivatives(
-        x: Array, lam: Array, seeds: Array, some: Array, *data: Numeric
-    ) -> tuple[Array, Array, Array]:
-        def psi(x: Array) -> Array:
-            return jnp.reshape(family.fn(x, *data), (-1,))
-
-        def pulled(x: Array) -> tuple[Array, Array]:
-            y, pull = jax.vjp(psi, x)
-            return pull(lam.astype(y.dtype))[0], y
-
-        gradient, y = pulled(x)
-        second = some
-        if len(curved):
-            second = jax.vmap(lambda t: jax.jvp(lambda x: pulled(x)[0], (x,), (t,))[1])(some)
-        if family.is_loss:
-            return y, gradient[None], second
-        if family.k <= 2 * family.m:
-            first = jax.vmap(lambda t: jax.jvp(psi, (x,), (t,))[1], out_axes=1)(seeds)
-        else:
-            first = jax.vmap(jax.vjp(psi, x)[1])(jnp.eye(family.m, dtype=y.dtype))[0]
-        return y, first, second
-
-    shapes = [
-        jax.ShapeDtypeStruct((family.k,), dtype),
-        jax.ShapeDtypeStruct((family.m,), dtype),
-        jax.ShapeDtypeStruct(seeds.shape, dtype),
-        jax.ShapeDtypeStruct(seeds[curved].shape, dtype),
-    ]
-    closed = jax.make_jaxpr(derivatives)(*shapes, *local)
-    limit = affordable(family.n, count_equations(closed))
-    program = ScalarProgram(2 * limit + scalars)
-    x = program.symbols((family.k,), dtype)
-    lam = program.constants(np.ones(1, dtype)) if family.is_loss else program.symbols((family.m,), dtype)
-    inputs = [program.symbols(d.shape, d.dtype) for d in local]
-    units = [program.constants(e.astype(dtype)) for e in (seeds, seeds[curved])]
-    hoisted: list[Numeric] = []
-    flat = flatten_jaxpr(closed, hoisted, VALUE_CALLS)
-    try:
-        with jax.ensure_compile_time_eval():
-            outs = write_out(program, flat, hoisted, [x, lam, *units, *inputs])
-    except NotScalar:
-        return None
-    y, first, second = outs
-    i, j = np.nonzero(np.tril(family.hess_pattern))
-    value = y.tolist() if family.is_loss else []
-    jacobian = first[np.nonzero(family.jac_pattern)].tolist()
-    hessian = second[np.searchsorted(curved, i), j].tolist()
-    if len(live_nodes(program, [*value, *jacobian, *hessian])) > limit:
-        return None
-    return _Written(program, x, lam, inputs, value, jacobian, hessian)
 
 
 class Written:
     """Derivatives by a scalar program."""
 
     def __init__(
-        self, written: _Written, family: Family, x: Array, data: tuple[Numeric, ...], keeper: Keeper
+        self, written: WrittenDerivatives, family: Family, x: Array, data: tuple[Numeric, ...], keeper: Keeper
     ) -> None:
         self._written, self._n, self._dtype = written, x.shape[1], x.dtype
         inputs = bind_inputs(family, written.x, written.data, x, data)
@@ -189,7 +104,7 @@ class Written:
         self._vectors = Vectors(written.program, inputs, outputs, keeper)
 
     def _stack(self, found: list[Numeric], axis: int) -> Array:
-        full = [jnp.broadcast_to(jnp.asarray(v, self._dtype), (self._n,)) for v in found]
+        full = [fill(v, (self._n,), self._dtype) for v in found]
         empty = (0, self._n) if axis == 0 else (self._n, 0)
         return jnp.stack(full, axis=axis) if full else jnp.zeros(empty, self._dtype)
 
@@ -211,7 +126,7 @@ class Written:
 
 
 def _compose(family: Family, dtype: DType, kinds: Kinds) -> Composition | None:
-    local = _of_one(family, kinds)
+    local = data_of_one(family, kinds)
     if sum(d.size for d in local) > MAX_OPERATIONS or family.k * family.n < MIN_WORK:
         return None
 

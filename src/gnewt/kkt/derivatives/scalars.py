@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,17 @@ _WORTH_KEEPING = 30
 
 _Known: TypeAlias = np.generic | None
 """The value of a node, if it is known."""
+T = TypeVar("T")
+
+LAX: dict[str, Operation] = {
+    "and": jax.lax.bitwise_and,
+    "or": jax.lax.bitwise_or,
+    "stop_gradient": lambda x: x,
+    **{name: getattr(jax.lax, name) for name in ("max", "min", "add", "sub", "mul", "div", "neg")},
+    **{name: getattr(jax.lax, name) for name in ("sin", "cos", "exp", "expm1", "log", "log1p")},
+    **{name: getattr(jax.lax, name) for name in ("sqrt", "rsqrt", "tanh", "logistic", "select_n")},
+}
+"""Operations that equations, reductions, rules and simplifications share: their names say everything."""
 
 
 class NotScalar(Exception):
@@ -46,10 +57,24 @@ class ScalarProgram:
         self.args: list[tuple[int, ...]] = []
         self.names: list[str] = []
         self.dtypes: list[np.dtype] = []
+        self.keys: list[Key] = []
         self.value: dict[int, np.generic] = {}
         """Nodes with a known value."""
+        self.exponents: dict[int, int] = {}
+        """Of nodes that are integer powers."""
+        self.own: dict[int, Callable[[int], int]] = {}
+        """Of nodes with a derivative of their own: number of an operand ↦ node of the derivative along it."""
+        self.partials: dict[tuple[int, int], int] = {}
+        """(node, number of an argument) ↦ node of the derivative (`partials`)."""
         self._made: dict[Key, int] = {}
+        self._memo: dict[Key, Any] = {}
         self.limit = limit
+
+    def remember(self, key: Key, make: Callable[[], T]) -> T:
+        """Return what was made for a key, once per program."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]
 
     def _new(self, key: Key, name: str, op: Operation | None, args: tuple[int, ...], dtype: DTypeLike) -> int:
         node = self._made.get(key)
@@ -58,6 +83,7 @@ class ScalarProgram:
             if node >= self.limit:
                 raise NotScalar(f"more than {self.limit} scalar operations")
             self.ops.append(op)
+            self.keys.append(key)
             self.args.append(args)
             self.names.append(name)
             self.dtypes.append(np.dtype(dtype))
@@ -90,28 +116,57 @@ class ScalarProgram:
             return known
         if primitive(name).commutative and args[0] > args[1]:
             args = (args[1], args[0])
-        return self._new((key, args), name, op, args, dtype)
+        node = self._new((key, args), name, op, args, dtype)
+        self.keys[node] = key
+        return node
 
     # Arithmetic with nodes
 
     def add(self, a: int, b: int) -> int:
-        return self.apply("add", "add", jax.lax.add, (a, b), self.dtypes[a])
+        return self.apply("add", "add", LAX["add"], (a, b), self.dtypes[a])
 
     def sub(self, a: int, b: int) -> int:
-        return self.apply("sub", "sub", jax.lax.sub, (a, b), self.dtypes[a])
+        return self.apply("sub", "sub", LAX["sub"], (a, b), self.dtypes[a])
 
     def mul(self, a: int, b: int) -> int:
-        return self.apply("mul", "mul", jax.lax.mul, (a, b), self.dtypes[a])
+        return self.apply("mul", "mul", LAX["mul"], (a, b), self.dtypes[a])
 
     def div(self, a: int, b: int) -> int:
-        return self.apply("div", "div", jax.lax.div, (a, b), self.dtypes[a])
+        return self.apply("div", "div", LAX["div"], (a, b), self.dtypes[a])
+
+    def neg(self, a: int) -> int:
+        return self.unary("neg", a)
+
+    def unary(self, name: str, a: int) -> int:
+        """Apply an operation of `LAX` to one node."""
+        return self.apply(name, name, LAX[name], (a,), self.dtypes[a])
+
+    def select(self, which: int, cases: Sequence[int]) -> int:
+        return self.apply("select_n", "select_n", LAX["select_n"], (which, *cases), self.dtypes[cases[0]])
 
     def convert(self, a: int, dtype: DTypeLike) -> int:
+        if self.dtypes[a] == dtype:
+            return a
         op = partial(jax.lax.convert_element_type, new_dtype=np.dtype(dtype))
         return self.apply("convert_element_type", ("convert", np.dtype(dtype)), op, (a,), dtype)
 
-    def neg(self, a: int) -> int:
-        return self.apply("neg", "neg", jax.lax.neg, (a,), self.dtypes[a])
+    def integer_pow(self, a: int, exponent: int) -> int:
+        if exponent in (1, 2):
+            return a if exponent == 1 else self.mul(a, a)
+        if exponent == 0:
+            return self.constant(np.ones((), self.dtypes[a]))
+        if a in self.value:
+            return self.constant(np.asarray(np.power(self.value[a], exponent), self.dtypes[a]))
+        op = partial(jax.lax.integer_pow, y=exponent)
+        node = self.apply("integer_pow", ("integer_pow", exponent), op, (a,), self.dtypes[a])
+        self.exponents[node] = exponent
+        return node
+
+    def with_rule(self, value: int, operands: Sequence[int], partial_: Callable[[int], int], key: Key) -> int:
+        """Return a node of the same value whose derivatives along the operands are given."""
+        node = self._new((key, value, *operands), "own_rule", _first, (value, *operands), self.dtypes[value])
+        self.own[node] = partial_
+        return node
 
     def _simplify(
         self, name: str, args: tuple[int, ...], values: list[_Known], dtype: DTypeLike
@@ -124,8 +179,6 @@ class ScalarProgram:
             return self.add(*args)
         if name == "square":
             return self.mul(args[0], args[0])
-        if name == "stop_gradient":
-            return args[0]
         if name == "convert_element_type" and self.dtypes[args[0]] == np.dtype(dtype):
             return args[0]
         if name == "select_n":
@@ -150,6 +203,8 @@ class ScalarProgram:
             return b
         if vb is not None and vb == 0:
             return a
+        if a == b and np.issubdtype(self.dtypes[a], np.floating):
+            return self.mul(self.constant(np.asarray(2, self.dtypes[a])), a)
         for x, y in ((a, b), (b, a)):
             negated = self._is_negated(y)
             if negated is not None:
@@ -211,12 +266,21 @@ class ScalarProgram:
         return None
 
 
+def _first(value: jax.Array, *operands: jax.Array) -> jax.Array:
+    del operands
+    return value
+
+
 def _evaluate(name: str, op: Operation, values: Sequence[_Known]) -> Numeric:
-    """Evaluate an operation on known numbers, by NumPy where it is the same."""
+    """Evaluate an operation on known numbers, by NumPy where it can."""
     known = primitive(name)
-    if known.exact and known.numpy is not None:
-        return known.numpy(*values)
-    return op(*[jnp.asarray(v) for v in values])
+    if known.numpy is not None:
+        with np.errstate(all="ignore"):
+            return known.numpy(*values)
+    if name == "convert_element_type":
+        return values[0]  # type: ignore[return-value]
+    with jax.ensure_compile_time_eval():
+        return op(*[jnp.asarray(v) for v in values])
 
 
 class Vectors:
@@ -227,12 +291,15 @@ class Vectors:
     ) -> None:
         self._program = program
         self._values: dict[int, Numeric] = dict(inputs)
+        self._filled: dict[tuple[int, tuple[int, ...]], Numeric] = {}
         self._keeper = keeper
         self._kept = _worth_keeping(program, outputs)
 
     def give(self, nodes: np.ndarray, values: Sequence[Numeric]) -> None:
         """Set inputs that were not known before."""
-        self._values.update(zip(np.ravel(nodes).tolist(), values, strict=True))
+        given = np.ravel(nodes).tolist()
+        assert not any(node in self._values for node in given), "inputs are given once"
+        self._values.update(zip(given, values, strict=True))
 
     def get(self, nodes: Sequence[int]) -> list[Numeric]:
         """Compute the given nodes: vectors, or scalars where all instances agree."""
@@ -243,19 +310,33 @@ class Vectors:
                 continue
             op = program.ops[node]
             assert op is not None, "an input was not given"
-            args = [values[a] for a in program.args[node]]
-            shape = np.broadcast_shapes(*[np.shape(a) for a in args])
-            dtypes = [program.dtypes[a] for a in program.args[node]]
-            found = op(
-                *[
-                    jnp.broadcast_to(jnp.asarray(a, dtype), shape)
-                    for a, dtype in zip(args, dtypes, strict=True)
-                ]
-            )
+            args = program.args[node]
+            if node in program.own:
+                values[node] = values[args[0]]
+                continue
+            shape = next((np.shape(values[a]) for a in args if np.shape(values[a])), ())
+            found = op(*[self._fill(a, shape) for a in args])
             if node in self._kept and shape:
                 found = self._keeper.keep(found, primitive(program.names[node]).costly)
             values[node] = found
         return [values[node] for node in nodes]
+
+    def _fill(self, node: int, shape: tuple[int, ...]) -> Numeric:
+        """Return the value of a node as an operand: of one shape and dtype with the others."""
+        value, dtype = self._values[node], self._program.dtypes[node]
+        if isinstance(value, jax.Array) and value.shape == shape and value.dtype == dtype:
+            return value
+        filled = self._filled.get((node, shape))
+        if filled is None:
+            filled = self._filled[node, shape] = fill(value, shape, dtype)
+        return filled
+
+
+def fill(value: Numeric, shape: tuple[int, ...], dtype: DTypeLike) -> jax.Array:
+    """Broadcast a number or a vector, at the price of one operation."""
+    if np.shape(value) == () and not isinstance(value, jax.Array):
+        return jax.lax.full(shape, value, dtype)
+    return jnp.broadcast_to(jnp.asarray(value, dtype), shape)
 
 
 def live_nodes(program: ScalarProgram, outputs: Iterable[int], known: Container[int] = ()) -> list[int]:

@@ -14,24 +14,21 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from gnewt.jaxprs import Instr, Lit, Operand, Program, bind_instr, size_of
-from gnewt.jaxprs.compat import Numeric
+from gnewt.jaxprs import Instr, Lit, Operand, Program, bind_instr, flatten_jaxpr, is_float, size_of
+from gnewt.jaxprs.compat import Numeric, call_body
+from gnewt.jaxprs.flatten import VALUE_CALLS
 from gnewt.jaxprs.indices import gather_filler, gather_index, scatter_index, take_flat
 from gnewt.jaxprs.primitives import primitive
-from gnewt.kkt.derivatives.scalars import NotScalar, ScalarProgram
+from gnewt.kkt.derivatives.scalars import LAX, NotScalar, ScalarProgram
 
-_LAX = {"and": jax.lax.bitwise_and, "or": jax.lax.bitwise_or, "max": jax.lax.max, "min": jax.lax.min}
-_LAX |= {"add": jax.lax.add, "sub": jax.lax.sub, "mul": jax.lax.mul, "div": jax.lax.div, "neg": jax.lax.neg}
-"""Operations that equations, reductions and simplifications share: they have no parameters."""
+_MOST_OPERANDS = 32
+"""Operands of a function with a rule of its own: its Jacobian is written out densely."""
 
 
 def write_out(
     scalars: ScalarProgram, program: Program, hoisted: Sequence[Numeric], ins: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """Evaluate a program on arrays of nodes. Raises NotScalar where it cannot.
-
-    Known numbers are computed with JAX: call it under `jax.ensure_compile_time_eval`.
-    """
+    """Evaluate a program on arrays of nodes. Raises NotScalar where it cannot."""
     known: dict[int, np.ndarray] = dict(zip(program.ins, ins, strict=True))
     for var, at in program.consts:
         if isinstance(hoisted[at], Tracer):
@@ -57,22 +54,79 @@ def _write(scalars: ScalarProgram, instr: Instr, ins: list[np.ndarray]) -> list[
     if instr.prim == "dot_general":
         return [_dot(scalars, instr, ins[0], ins[1])]
     if not ins:
-        return [scalars.constants(value) for value in bind_instr(instr, [])]
+        with jax.ensure_compile_time_eval():
+            return [scalars.constants(value) for value in bind_instr(instr, [])]
     if what.indices != (0, 0):
         return [_move_indexed(scalars, instr, ins)]
+    if instr.prim == "custom_jvp_call":
+        return _write_custom(scalars, instr, ins)
     raise NotScalar(instr.prim)
 
 
 def _write_elementwise(scalars: ScalarProgram, instr: Instr, ins: list[np.ndarray]) -> np.ndarray:
     name, aval = instr.prim, instr.out_avals[0]
     columns = [np.broadcast_to(x, aval.shape).ravel().tolist() for x in ins]
-    if name == "integer_pow" and instr.params["y"] in (1, 2):
-        nodes = columns[0] if instr.params["y"] == 1 else [scalars.mul(x, x) for x in columns[0]]
+    if name == "integer_pow":
+        nodes = [scalars.integer_pow(x, instr.params["y"]) for x in columns[0]]
+    elif name == "convert_element_type":
+        nodes = [scalars.convert(x, aval.dtype) for x in columns[0]]
     else:
-        op = _LAX.get(name) or functools.partial(instr.eqn.primitive.bind, **instr.params)
-        key = name if name in _LAX else instr.key
+        shared = name in LAX and instr.params.get("accuracy") is None
+        op = LAX[name] if shared else functools.partial(instr.eqn.primitive.bind, **instr.params)
+        key = name if shared else instr.key
         nodes = [scalars.apply(name, key, op, args, aval.dtype) for args in zip(*columns, strict=True)]
     return np.array(nodes, np.int32).reshape(aval.shape)
+
+
+def _write_custom(scalars: ScalarProgram, instr: Instr, ins: list[np.ndarray]) -> list[np.ndarray]:
+    """Write a function with a rule of its own: values by its body, derivatives by the rule, when they are asked for."""
+    operands = [int(node) for x in ins for node in x.ravel()]
+    if len(operands) > _MOST_OPERANDS:
+        raise NotScalar("a long function with a rule of its own")
+    hoisted: list[Numeric] = []
+    body = flatten_jaxpr(call_body(instr.eqn), hoisted, VALUE_CALLS)
+    values = write_out(scalars, body, hoisted, ins)
+    floats = [i for i, aval in enumerate(instr.in_avals) if is_float(aval.dtype)]
+    starts = np.cumsum([0, *(x.size for x in ins)])
+
+    def jacobian() -> list[np.ndarray]:
+        """For each result the nodes [operand, *shape]."""
+        units = [np.zeros((len(operands), *aval.shape), aval.dtype) for aval in instr.in_avals]
+        for i in floats:
+            size = units[i][0].size
+            units[i][starts[i] : starts[i] + size] = np.eye(size).reshape(size, *units[i].shape[1:])
+
+        def along(primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> list[jax.Array]:
+            def moving(*some: jax.Array) -> list[jax.Array]:
+                full = list(primals)
+                for i, v in zip(floats, some, strict=True):
+                    full[i] = v
+                return bind_instr(instr, full)
+
+            push = jax.vmap(lambda *t: jax.jvp(moving, tuple(primals[i] for i in floats), t)[1])
+            return push(*tangents)
+
+        avals = tuple(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in instr.in_avals)
+        seeds = tuple(jax.ShapeDtypeStruct(units[i].shape, units[i].dtype) for i in floats)
+        captured: list[Numeric] = []
+        flat = flatten_jaxpr(jax.make_jaxpr(along)(avals, seeds), captured)
+        return write_out(scalars, flat, captured, [*ins, *(scalars.constants(units[i]) for i in floats)])
+
+    key = ("own_rule", instr.key, tuple(operands))
+
+    def entry(result: int, place: int, operand: int) -> int:
+        return int(scalars.remember(key, jacobian)[result][operand].ravel()[place])
+
+    return [
+        np.array(
+            [
+                scalars.with_rule(node, operands, functools.partial(entry, r, place), (key, r, place))
+                for place, node in enumerate(value.ravel().tolist())
+            ],
+            np.int32,
+        ).reshape(value.shape)
+        for r, value in enumerate(values)
+    ]
 
 
 def _reduce(scalars: ScalarProgram, x: np.ndarray, axes: Sequence[SupportsIndex], name: str) -> np.ndarray:
@@ -83,7 +137,7 @@ def _reduce(scalars: ScalarProgram, x: np.ndarray, axes: Sequence[SupportsIndex]
         raise NotScalar("a reduction over nothing")
 
     def combine(a: int, b: int) -> int:
-        return scalars.apply(name, name, _LAX[name], (a, b), scalars.dtypes[a])
+        return scalars.apply(name, name, LAX[name], (a, b), scalars.dtypes[a])
 
     columns = x.transpose(*axes, *kept).reshape(count, size_of(shape)).T.tolist()
     return np.array([functools.reduce(combine, column) for column in columns], np.int32).reshape(shape)

@@ -69,8 +69,9 @@ def choose_engine(name: str, platform: str) -> tuple[str, str]:
 @cache
 def _notice_once() -> None:
     warnings.warn(
-        "gnewt was installed without its native library (no C++ compiler was found, or GNEWT_NATIVE=0): the xla "
-        "engine serves, which is slower on a CPU. Install a C++ compiler and reinstall gnewt.",
+        "gnewt has no native library (no C++ compiler was found, GNEWT_NATIVE=0, or the library was built for another "
+        "version): the xla engine serves, which is slower on a CPU. Install a C++ compiler and reinstall gnewt; from "
+        "source, run `make native`.",
         PerformanceNotice,
         stacklevel=2,
     )

@@ -44,9 +44,11 @@ class Elimination(NamedTuple):
     inertia: Int[Array, "3"]
     """(n₊, n₋, n₀) of H + μI, by Sylvester's law from the pivots of K (E19)."""
     num_delayed: Int[Array, ""]
+    """Unknowns that were passed to a parent front for want of a pivot; each counts for every front that passed it on."""
     logdet: Float[Array, ""]
     """log|det(H + μI)|; -inf if singular."""
     smallest_pivot: Float[Array, ""]
+    """Least magnitude of an eigenvalue of a pivot; 0 if singular."""
     null: Int[Array, " unknowns"]
     """1 for unknowns that found no pivot above rounding."""
     factor: Any

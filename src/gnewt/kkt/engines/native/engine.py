@@ -53,8 +53,9 @@ class Mode(IntEnum):
 
     NONE = 0
     CAUSAL = 1
-    """No pivot had to be searched for."""
+    """All pivots are those of a causal plan, and no front left a record."""
     GENERAL = 2
+    """Pivots were moved, or the plan is free."""
 
 
 class Solved(NamedTuple):

@@ -28,7 +28,7 @@ class EliminatedFront:
     """One eliminated front, in global unknowns: x_ι = K⁻¹ b_ι - X x_ξ."""
 
     interior: np.ndarray
-    """ι: unknowns eliminated here."""
+    """ι: unknowns eliminated here, in the order of the block's rows."""
     separator: np.ndarray
     """ξ: unknowns of the message, delayed ones included."""
     block: BlockPivot

@@ -13,8 +13,6 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import scipy.linalg
-from scipy.linalg.blas import dtrsm  # type: ignore[attr-defined]
 
 THRESHOLD = 0.01
 """A pivot may make entries grow by at most 1/THRESHOLD (Duff & Reid 1983)."""
@@ -31,7 +29,7 @@ class BlockPivot:
     lower: np.ndarray
     """[q, q], unit lower triangular: rows and columns in the order of the pivots."""
     perm: np.ndarray
-    """int[q]: local coordinate of each pivot, so that A[perm][:, perm] = L D Lᵀ."""
+    """int[q]: row of A, not of the front, of each pivot, so that A[perm][:, perm] = L D Lᵀ."""
     diag: np.ndarray
     """[q]: diagonal of D."""
     off: np.ndarray
@@ -41,6 +39,9 @@ class BlockPivot:
         """Return A⁻¹ b."""
         if not b.size:
             return b.copy()
+        # Loaded here: SciPy takes a third of a second, and most runs never come to this engine.
+        from scipy.linalg.blas import dtrsm  # type: ignore[attr-defined]
+
         # dtrsm itself: LAPACK's triangular solve starts threads even for the smallest fronts.
         columns = b[self.perm].reshape(len(b), -1)
         y = self._divide(dtrsm(1.0, self.lower, columns, lower=1, diag=1))
@@ -88,7 +89,7 @@ class PivotedFront:
     """What became of a front of which `p` unknowns could be eliminated."""
 
     pivots: np.ndarray
-    """Local coordinates that were eliminated."""
+    """Local coordinates that were eliminated, in the order of A's rows; pivots[block.perm] is the order of the pivots."""
     block: BlockPivot
     gain: np.ndarray
     """X = A⁻¹ B for the eliminated block A and its coupling B to `kept`."""
@@ -205,9 +206,11 @@ def _dense_block(a: np.ndarray, s: np.ndarray, eps: float) -> BlockPivot | None:
     LAPACK's blocked code leaves a wrong factor behind a column that is exactly zero. Such a column is made
     noise, below the rounding of what was added into it, and the factorisation repeated.
     """
+    from scipy.linalg import ldl  # see BlockPivot.solve
+
     for attempt in range(2):
         matrix = a if attempt == 0 else a + np.diag(eps * np.diagonal(s) + 2 * np.finfo(np.float64).tiny)
-        lower, d, perm = scipy.linalg.ldl(matrix, lower=True, check_finite=False)
+        lower, d, perm = ldl(matrix, lower=True, check_finite=False)
         off = np.append(np.diagonal(d, -1), 0.0)
         block = BlockPivot(np.asfortranarray(lower[perm]), perm, np.diagonal(d).copy(), off)
         probe = np.cos(np.arange(len(a)))  # no structure in common with any matrix

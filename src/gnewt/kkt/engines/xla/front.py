@@ -38,7 +38,7 @@ class Pivots(NamedTuple):
 
     single: Float[Array, "w k"]
     pair: Float[Array, "w m 3"]
-    """a, b, c of [[a, b], [b, c]]."""
+    """a, b, c of [[a, b], [b, c]], for every pair (x_v, λ_v) that is not bare."""
     clean: Bool[Array, " w"]
     """Whether the inverse is one, and all gains are small."""
 
