@@ -17,7 +17,7 @@ SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 help:
 	@echo "make demo      make $(VENV), install, run the demo (writes gnewt_demo.png)"
 	@echo "make test      lint, then every test that is not marked slow"
-	@echo "make test-all  lint, then every test"
+	@echo "make test-all  lint, then every test; installs the libraries of the extra 'ecosystem'"
 	@echo "make test-native  tests of the native engine in C++, plain and with sanitizers (test-all runs them)"
 	@echo "make lint      format check, lint, types, import layers"
 	@echo "make format    rewrite the sources in the house format"
@@ -32,7 +32,7 @@ demo: $(VENV)/.run-installed
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS) -m "not slow"
 
-test-all: lint test-native
+test-all: lint test-native $(VENV)/.ecosystem-installed
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # Where there is no C++ compiler there is no native engine to test.
@@ -108,6 +108,12 @@ $(VENV)/.run-installed: $(SOURCES) | $(VENV)/bin/python
 $(VENV)/.dev-installed: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@ $(VENV)/.run-installed
+
+# Where one of these cannot be had (no wheel for this Python), its tests are skipped by name.
+$(VENV)/.ecosystem-installed: pyproject.toml $(VENV)/.dev-installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,ecosystem]' || \
+		echo "test-all: some libraries of the extra 'ecosystem' are missing; their tests are skipped"
+	@touch $@
 
 # CHOLMOD's package is built from source, against SuiteSparse of the system; without it the benchmarks leave CHOLMOD out.
 $(BENCH)/.installed: $(SOURCES)

@@ -119,11 +119,11 @@ template <class T>
 struct Precision;
 template <>
 struct Precision<double> {
-    static constexpr double eps = 2.220446049250313e-16, root = 1.5e-8, tiny = 1e-290;
+    static constexpr double eps = 2.220446049250313e-16, root = 1.5e-8, tiny = 1e-307;
 };
 template <>
 struct Precision<float> {
-    static constexpr float eps = 1.1920929e-7f, root = 3.5e-4f, tiny = 1e-36f;
+    static constexpr float eps = 1.1920929e-7f, root = 3.5e-4f, tiny = 2e-38f;
 };
 
 // A pivot may make entries grow by at most 1 / kThreshold. The value is Duff and Reid's (1983): two digits are a small

@@ -3,6 +3,7 @@
 from gnewt import control, newton, plan, qp
 from gnewt._errors import (
     AccuracyWarning,
+    EffectNotice,
     GnewtError,
     GraphError,
     InternalError,
@@ -24,6 +25,7 @@ from gnewt.trace import clear_cache, trace_graph
 __all__ = [
     "ENGINES",
     "AccuracyWarning",
+    "EffectNotice",
     "Factor",
     "GnewtError",
     "Graph",

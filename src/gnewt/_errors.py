@@ -55,6 +55,10 @@ class PerformanceNotice(UserWarning):
     """gnewt works, but slower than it could, and says why."""
 
 
+class EffectNotice(UserWarning):
+    """A function prints or calls back; its graph does not."""
+
+
 class AccuracyWarning(UserWarning):
     """A Newton step whose achieved residual is far from rounding."""
 

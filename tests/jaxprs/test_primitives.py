@@ -55,6 +55,17 @@ CASES = {
     "stack": (lambda x, y: jnp.stack([x, y], 1), WIDE, UNIT),
     "unstack": (lambda x: jnp.unstack(x, axis=1), WIDE),
     "tile": (lambda x: jnp.tile(x, (2, 1)), WIDE),
+    "dot_general": (
+        lambda a, b: jnp.einsum("bij,kbj->kib", a, b),
+        RNG.random((2, 3, 4)),
+        RNG.random((5, 2, 4)),
+    ),
+    "cumsum": (lambda x: lax.cumsum(x, 1, reverse=True), RNG.random((2, 3))),
+    "scatter-add": (
+        lambda x, y: jnp.asarray(x).at[jnp.array([0, 2, 0])].add(y),
+        RNG.random((3, 2)),
+        RNG.random((3, 2)),
+    ),
 }
 """Primitive → a function that makes it, and its operands. All other ones are elementwise functions of `jax.lax`."""
 

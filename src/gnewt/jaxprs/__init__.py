@@ -14,6 +14,7 @@ from gnewt.jaxprs.flatten import (
     trace_jaxpr,
 )
 from gnewt.jaxprs.keys import literal_key, program_key, same_operand, value_key
+from gnewt.jaxprs.plain import plain_jaxpr
 from gnewt.jaxprs.program import (
     Instr,
     Lit,
@@ -25,7 +26,7 @@ from gnewt.jaxprs.program import (
     variables,
     where_of,
 )
-from gnewt.jaxprs.replay import bind_instr, bind_scalars, run_program
+from gnewt.jaxprs.replay import bind_instr, bind_scalars, fold_program, run_program
 
 __all__ = [
     "Instr",
@@ -37,9 +38,11 @@ __all__ = [
     "bind_scalars",
     "effectful",
     "flatten_jaxpr",
+    "fold_program",
     "has_branches",
     "is_float",
     "literal_key",
+    "plain_jaxpr",
     "primitives_of",
     "program_key",
     "run_program",

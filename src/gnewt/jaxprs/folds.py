@@ -5,10 +5,13 @@ Functions of (equation, *values); values have a leading batch axis (length 1 or 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import SupportsIndex
+
 import numpy as np
 
 from gnewt.jaxprs import indices
-from gnewt.jaxprs.program import Instr
+from gnewt.jaxprs.program import Instr, size_of
 
 
 def choose(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
@@ -51,6 +54,42 @@ def iota(instr: Instr) -> np.ndarray:
 def reduce(function: np.ufunc, instr: Instr, x: np.ndarray) -> np.ndarray:
     """Reduce over the axes of the equation."""
     return function.reduce(x, axis=tuple(a + 1 for a in instr.params["axes"]), dtype=x.dtype)
+
+
+def dot(instr: Instr, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """dot_general as a product of matrices."""
+    (left, right), (batch_left, batch_right) = instr.params["dimension_numbers"]
+    aval = instr.out_avals[0]
+    # NumPy has no products of the machine-learning types.
+    dtype = np.dtype(np.float32) if np.dtype(aval.dtype).kind == "V" else aval.dtype
+
+    def rows(x: np.ndarray, batch: Sequence[SupportsIndex], contract: Sequence[SupportsIndex]) -> np.ndarray:
+        """Bring an operand to [B, groups, free, contracted]."""
+        groups, inner = [int(i) + 1 for i in batch], [int(i) + 1 for i in contract]
+        free = [i for i in range(1, x.ndim) if i not in (*groups, *inner)]
+        sizes = [size_of(x.shape[i] for i in axes) for axes in (groups, free, inner)]
+        return x.transpose(0, *groups, *free, *inner).reshape(x.shape[0], *sizes).astype(dtype)
+
+    found = rows(a, batch_left, left) @ rows(b, batch_right, right).swapaxes(-1, -2)
+    return found.reshape(found.shape[0], *aval.shape).astype(aval.dtype)
+
+
+def accumulate(function: np.ufunc, instr: Instr, x: np.ndarray) -> np.ndarray:
+    """cumsum, cumprod, cummax, cummin."""
+    axis = instr.params["axis"] + 1
+    if instr.params["reverse"]:
+        return np.flip(function.accumulate(np.flip(x, axis), axis, dtype=x.dtype), axis)
+    return function.accumulate(x, axis, dtype=x.dtype)
+
+
+def scatter_add(instr: Instr, array: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
+    """scatter-add."""
+    array, places, updates = indices.join_batch([array, indices.scatter_index(instr, index), updates])
+    lead = len(array)
+    out = np.array(array).reshape(lead, -1)
+    for row, at, new in zip(out, places.reshape(lead, -1), updates.reshape(lead, -1), strict=True):
+        np.add.at(row, at[at >= 0], new[at >= 0])
+    return out.reshape(array.shape)
 
 
 def gather(instr: Instr, array: np.ndarray, index: np.ndarray) -> np.ndarray:

@@ -78,6 +78,10 @@ def _reduction(repeats: str, function: np.ufunc, **known: object) -> Primitive:
     return Primitive(fold=functools.partial(folds.reduce, function), repeats=repeats, **known)  # type: ignore[arg-type]
 
 
+def _running(function: np.ufunc, **known: object) -> Primitive:
+    return Primitive(fold=functools.partial(folds.accumulate, function), **known)  # type: ignore[arg-type]
+
+
 def _inverse_root(x: np.ndarray) -> np.ndarray:
     return 1 / np.sqrt(x)
 
@@ -160,12 +164,15 @@ PRIMITIVES: dict[str, Primitive] = {
     "reduce_or": _reduction("or", np.bitwise_or),
     "argmax": Primitive(flat=True),
     "argmin": Primitive(flat=True),
-    "cummax": Primitive(curvature="none"),
-    "cummin": Primitive(curvature="none"),
+    "cummax": _running(np.maximum, curvature="none"),
+    "cummin": _running(np.minimum, curvature="none"),
+    "cumsum": _running(np.add),
+    "cumprod": _running(np.multiply),
+    "dot_general": Primitive(fold=folds.dot),
     "sort": Primitive(curvature="none", twice=False),
     # Data movement
     "copy": Primitive(move=moves.copy),
-    "optimization_barrier": Primitive(move=moves.copy),
+    **dict.fromkeys(("optimization_barrier", "device_put"), Primitive(move=moves.copy)),
     **dict.fromkeys(("reshape", "squeeze", "expand_dims"), Primitive(move=moves.reshape)),
     "transpose": Primitive(move=moves.transpose),
     "rev": Primitive(move=moves.reverse),
@@ -183,11 +190,13 @@ PRIMITIVES: dict[str, Primitive] = {
     "dynamic_slice": Primitive(takes=True, indices=(1, None), fold=folds.dynamic_slice),
     "dynamic_update_slice": Primitive(indices=(2, None), fold=folds.dynamic_update_slice),
     "scatter": Primitive(indices=(1, 2), fold=folds.scatter),
-    **dict.fromkeys(("scatter-add", "scatter-sub", "scatter-mul"), Primitive(indices=(1, 2))),
+    "scatter-add": Primitive(indices=(1, 2), fold=folds.scatter_add),
+    **dict.fromkeys(("scatter-sub", "scatter-mul"), Primitive(indices=(1, 2))),
     # Functions with derivatives of their own, or with none
     "custom_jvp_call": Primitive(own_rule=True),
     "custom_vjp_call": Primitive(own_rule=True, twice=False),
     "custom_lin": Primitive(own_rule=True),
+    **dict.fromkeys(("while", "custom_linear_solve"), Primitive(twice=False)),
     **dict.fromkeys(("pure_callback", "io_callback", "custom_call", "ffi_call"), Primitive(twice=False)),
     **dict.fromkeys(("eig", "eigh", "schur", "svd"), Primitive(twice=False)),
 }

@@ -17,6 +17,9 @@ import numpy as np
 
 from gnewt._errors import AccuracyWarning, InternalError, PerformanceNotice, UncheckedWarning, explain_error
 from gnewt.graph import Structure
+from gnewt.jaxprs import flatten_jaxpr, fold_program
+from gnewt.jaxprs.compat import Numeric
+from gnewt.jaxprs.flatten import VALUE_CALLS
 from gnewt.kkt import LocalModels, lifted_product
 from gnewt.newton.check_points import check_points
 from gnewt.newton.objective import Point
@@ -164,11 +167,14 @@ def _difference(point: Point, system: System, given: LocalModels | None) -> _Dif
 
 
 def _derivatives(system: System, point: Point, v: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(f, g, H·v) of the function itself; operation by operation where it is too long to compile."""
+    """(f, g, H·v) of the function itself; operation by operation, in NumPy, where it is too long to compile."""
     if point.replay is None or not point.is_long:
         return system.derivatives(point, v)
     f = jax.value_and_grad(partial(point.replay, point.captured))
-    (value, gradient), (_, curved) = jax.jvp(f, (jnp.asarray(point.x),), (v,))
+    closed = jax.make_jaxpr(lambda x, v: jax.jvp(f, (x,), (v,)))(jnp.asarray(point.x), v)
+    hoisted: list[Numeric] = []
+    flat = flatten_jaxpr(closed, hoisted, VALUE_CALLS)
+    value, gradient, _, curved = (jnp.asarray(out) for out in fold_program(flat, [point.x, v], hoisted))
     return value, gradient, curved
 
 

@@ -105,8 +105,8 @@ class Factor:
 
     @property
     def flat_gradient(self) -> Array | np.ndarray:
-        gradient = self.models.duals[: self.system.structure.num_inputs]
-        return gradient if self.is_traced else np.asarray(gradient)
+        count = self.system.structure.num_inputs
+        return self.models.duals[:count] if self.is_traced else np.asarray(self.models.duals)[:count]
 
     @property
     def is_traced(self) -> bool:
@@ -146,8 +146,10 @@ class Factor:
             return self.flat_step[1]
         gradient = self.flat_gradient
         left = self.system.product(self.point, self.raw_step) + self.shift * self.raw_step + gradient
-        size = jnp.linalg.norm(gradient)
-        return jnp.where(size > 0, jnp.linalg.norm(left) / jnp.where(size > 0, size, 1), 0.0)
+        largest = jnp.max(jnp.abs(gradient), initial=0.0)
+        unit = jnp.where(largest > 0, largest, 1.0)  # squares of tiny numbers vanish
+        size = jnp.linalg.norm(gradient / unit)
+        return jnp.linalg.norm(left / unit) / jnp.where(size > 0, size, 1.0)
 
     @cached_property
     def flat_step(self) -> tuple[np.ndarray, float]:
@@ -163,7 +165,7 @@ class Factor:
         """Solve and refine on the host; return (solution, relative residual) over the flat inputs."""
         size = norm(b)
         if size == 0.0:
-            return np.zeros_like(b), 0.0
+            return np.zeros_like(b), norm(self._residual(np.zeros_like(b), b))
         eps = float(jnp.finfo(self.system.structure.dtype).eps)
         best = self._solve(b) if first is None else np.asarray(first, np.float64)
         residual = self._residual(best, b)
@@ -178,7 +180,7 @@ class Factor:
         return best, norm(residual) / size
 
     def _solve(self, b: np.ndarray) -> np.ndarray:
-        done = self.system.solve(self.models, self.numbers, jnp.asarray(b, self.models.sources.dtype))
+        done = self.system.solve(self.models, self.numbers, np.asarray(b, self.models.sources.dtype))
         return np.asarray(done, np.float64)
 
     def _solve_traced(self, b: Array) -> Array:

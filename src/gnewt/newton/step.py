@@ -23,6 +23,8 @@ from gnewt.newton.statuses import StepStatus, status_of, step_status
 from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
 
 P = ParamSpec("P")
+_DROPPED = ("the objective is not finite, through a part that is multiplied by zero or not selected", "")
+"""What to say where every number of the graph is finite, and f is not."""
 _MOST_FRONTS = 10_000
 """Fronts of a plan (about 0.3 ms each) up to which the reference engine confirms that a Hessian is singular."""
 
@@ -282,10 +284,13 @@ def describe(factor: Factor) -> StepInfo:
     tolerance = factor.system.structure.eps**0.5
     residual = factor.residual
     xp = jnp if factor.is_traced else np
-    code = step_status(factor.numbers.status, xp.isfinite(factor.value), residual <= tolerance)
+    # Products with H are NaN where f is, although the graph may drop what is not finite: 0·∞, or a masked NaN.
+    solved = factor.numbers.status == EliminationStatus.OK
+    finite = xp.isfinite(factor.value) & ~(solved & xp.isnan(residual))
+    code = step_status(factor.numbers.status, finite, residual <= tolerance)
     place = None
     if not factor.is_traced and int(code) == StepStatus.NONFINITE:
-        place = factor.system.nonfinite(factor.point, factor.models)
+        place = factor.system.nonfinite(factor.point, factor.models) or _DROPPED
     return StepInfo(
         code=as_count(code),
         residual=residual,

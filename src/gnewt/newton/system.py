@@ -110,13 +110,22 @@ class System:
         done = self.run_factor_solve(self.arrays, models.sources, shift, columns)
         return done[0].reshape(rhs.shape), done[1]
 
-    def solve(self, models: LocalModels, elimination: Elimination, rhs: Array) -> Array:
-        """Solve for another right-hand side."""
+    def solve(
+        self, models: LocalModels, elimination: Elimination, rhs: Array | np.ndarray
+    ) -> Array | np.ndarray:
+        """Solve for another right-hand side; numbers of the host give numbers of the host."""
         columns = rhs.reshape(len(rhs), -1)
-        return self.run_solve(self.arrays, models.sources, elimination, columns).reshape(rhs.shape)
+        if self.engine.name == "reference":
+            columns = jnp.asarray(columns)
+        done = self.run_solve(self.arrays, models.sources, elimination, columns)
+        # Nothing is compiled to bring the numbers of the host into their shape.
+        return (np.asarray(done) if isinstance(rhs, np.ndarray) else done).reshape(rhs.shape)
 
     def derivatives(self, point: Point, v: Array) -> tuple[Array, Array, Array]:
-        """Compute (f, g, H·v) by JAX from the objective itself, independently of the local models."""
+        """Compute (f, g, H·v) by JAX from the objective itself, independently of the local models.
+
+        H·v is NaN where f is: the graph may be finite there, without what is multiplied by zero or not selected.
+        """
         return compiled(self.structure, _derivatives)(self.maps, point, v)
 
     def product(self, point: Point, v: Array) -> Array:
@@ -178,7 +187,7 @@ def value_at(maps: Maps, point: Point) -> Array:
 def _derivatives(maps: Maps, point: Point, v: Array) -> tuple[Array, Array, Array]:
     f = jax.value_and_grad(lambda x: point.original(maps, x))
     (value, gradient), (_, curved) = jax.jvp(f, (point.x,), (v,))
-    return value, gradient, curved
+    return value, gradient, jnp.where(jnp.isfinite(value), curved, jnp.nan)
 
 
 def gauss_newton_product(maps: Maps, point: Point, v: Array) -> Array:

@@ -25,9 +25,11 @@ from gnewt.jaxprs import (
     bind_scalars,
     flatten_jaxpr,
     is_float,
+    plain_jaxpr,
     primitives_of,
     shape_of,
     size_of,
+    variables,
     where_of,
 )
 from gnewt.jaxprs.compat import DType, Numeric
@@ -72,8 +74,6 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
         return [jnp.ravel(o) for o, ok in zip(outs, floats, strict=True) if ok]
 
     names = {name for name, _ in primitives_of(instr)}
-    if "while" in names and not detached:
-        refuse_while(instr)
     call: CallFunction = fn
     if any(name.startswith("custom_vjp_call") for name in names):
         call = by_reverse_mode(fn)
@@ -89,7 +89,7 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
     hess = None if curved else "none"
     spec = CallSpec(key, instr.prim, call, m, jac, hess, None, note, detached)
     if not detached:
-        check_differentiable(instr, call, [np.dtype(d) for d in col_dtypes], data)
+        check_differentiable([instr], call, [np.dtype(d) for d in col_dtypes], data)
     dtypes = [a.dtype for a, ok in zip(instr.out_avals, floats, strict=True) if ok]
     out = lift.add_call(
         spec, cols, data, [d for d, s in zip(dtypes, sizes, strict=True) for _ in range(s)], col_dtypes
@@ -137,23 +137,26 @@ def refuse_wide(instr: Instr, count: int, reason: str) -> None:
     )
 
 
-def refuse_while(instr: Instr) -> None:
-    """Raise: reverse-mode derivatives need a trip count known in advance."""
-    eqn = next(e for name, e in primitives_of(instr) if name == "while")
+def _refuse_while(instrs: Sequence[Instr], problem: Exception) -> None:
+    """Raise if there is a loop among equations that JAX cannot differentiate: its trip count is not known in advance."""
+    eqn = next((e for i in instrs for name, e in primitives_of(i) if name == "while"), None)
+    if eqn is None:
+        return
     raise TraceError(
         explain_error(
             "while: a loop whose number of iterations depends on data lies on the path of the derivative",
             where_of(eqn),
             "use jax.lax.scan, or fori_loop with bounds that are Python integers; "
+            "or give it derivatives (jax.lax.custom_root, jax.custom_jvp), "
             "or detach its result with jax.lax.stop_gradient",
         )
-    )
+    ) from problem
 
 
 def check_differentiable(
-    instr: Instr, fn: CallFunction, dtypes: Sequence[DType], data: Sequence[Const]
+    instrs: Sequence[Instr], fn: CallFunction, dtypes: Sequence[DType], data: Sequence[Const]
 ) -> None:
-    """Raise a TraceError unless JAX can differentiate the call twice."""
+    """Raise a TraceError unless JAX can differentiate the call twice; `instrs` are what it computes."""
     places = [j for j, d in enumerate(dtypes) if is_float(d)]
     if not places:
         return
@@ -174,6 +177,8 @@ def check_differentiable(
     try:
         jax.eval_shape(lambda x, c: jax.jvp(lambda y: jax.grad(total)(y, c), (x,), (x,)), x, columns)
     except Exception as problem:
+        _refuse_while(instrs, problem)
+        instr = next((i for i in instrs if not primitive(i.prim).twice), instrs[0])
         raise TraceError(
             explain_error(
                 f"{instr.prim}: JAX cannot differentiate this twice ({str(problem).splitlines()[0]})",
@@ -185,9 +190,7 @@ def check_differentiable(
 
 @rule("while")
 def _while(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
-    if not lift.detached:
-        refuse_while(instr)
-    raise Opaque("a while loop, detached")
+    raise Opaque("a loop whose number of iterations depends on data")
 
 
 @rule("cond")
@@ -201,6 +204,9 @@ def _cond(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
 @rule("custom_jvp_call")
 def _custom_jvp(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     """Keep an elementwise custom_jvp as one operation: inlining it loses its rule (softplus at 0)."""
+    passed = _passed_on(instr)
+    if passed is not None:
+        return [ins[i] for i in passed]
     if not _is_elementwise(instr):
         raise Opaque("a custom_jvp function that is not elementwise")
     key = (instr.key, tuple(np.dtype(a.dtype) for a in instr.in_avals))
@@ -209,6 +215,21 @@ def _custom_jvp(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
             raise Opaque("a custom_jvp function whose rule is not elementwise")
         lift.ops[key] = Op(key, "custom_jvp", scalar_function(instr))
     return elementwise(lift, instr, ins, lift.ops[key])
+
+
+def _passed_on(instr: Instr) -> list[int] | None:
+    """Return which operand each result is, where values and tangents are passed on as they are (equinox.error_if)."""
+    program = flatten_jaxpr(instr.params["call_jaxpr"], [])
+    if program.instrs or program.consts or any(isinstance(v, Lit) for v in program.outs):
+        return None
+    passed = [program.ins.index(v) for v in variables(program.outs)]
+    places = {i: at for at, i in enumerate(i for i, a in enumerate(instr.in_avals) if is_float(a.dtype))}
+    if not all(i in places for i in passed):
+        return None
+    rule, _ = rule_program(instr)
+    count = len(instr.in_avals)
+    expected = [rule.ins[i] for i in passed] + [rule.ins[count + places[i]] for i in passed]
+    return passed if not rule.instrs and list(rule.outs) == expected else None
 
 
 def _is_elementwise(instr: Instr) -> bool:
@@ -263,21 +284,25 @@ def scalar_function(instr: Instr) -> Callable[[Sequence[jax.Array]], jax.Array]:
 
 
 def rule_program(instr: Instr) -> tuple[Program, list[Numeric]]:
-    """Return the rule of a custom_jvp call, as JAX applies it at the shapes of the equation, and what it captures."""
+    """Return the rule of a custom_jvp call, as JAX applies it at the shapes of the equation, and what it captures.
+
+    (operands, tangents of the real ones) ↦ (results, their tangents).
+    """
     avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in instr.in_avals]
     active = [i for i, a in enumerate(avals) if is_float(a.dtype)]
 
-    def jvp(xs: list[jax.Array], ts: list[jax.Array]) -> tuple[jax.Array, jax.Array]:
-        def part(*moving: jax.Array) -> jax.Array:
+    def jvp(xs: list[jax.Array], ts: list[jax.Array]) -> tuple[list[jax.Array], list[jax.Array]]:
+        def part(*moving: jax.Array) -> list[jax.Array]:
             full = list(xs)
             for i, value in zip(active, moving, strict=True):
                 full[i] = value
-            return bind_instr(instr, full)[0]
+            return bind_instr(instr, full)
 
         return jax.jvp(part, tuple(xs[i] for i in active), tuple(ts))
 
     hoisted: list[Numeric] = []
-    return flatten_jaxpr(jax.make_jaxpr(jvp)(avals, [avals[i] for i in active]), hoisted), hoisted
+    closed, _ = plain_jaxpr(jax.make_jaxpr(jvp)(avals, [avals[i] for i in active]))
+    return flatten_jaxpr(closed, hoisted), hoisted
 
 
 def run_scalars(

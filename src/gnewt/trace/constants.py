@@ -115,13 +115,16 @@ class Constants:
     # Values that shape the structure
 
     def watch(self, const: Const, kind: str = "value") -> np.ndarray:
-        """Return the value (or, for kind "zeros", where it is nonzero) and make it part of the cache key."""
+        """Return the value and make it part of the cache key.
+
+        Of kind "zeros" only where it is nonzero counts, and is returned; of kind "units" where it is zero and where one.
+        """
         if const.value is None:
             raise Unknown
         if not const.fixed:
             self.watched[const.index, kind] = _digest(const.value, kind)
         value = np.asarray(const.value)
-        return value if kind == "value" else value != 0
+        return value != 0 if kind == "zeros" else value
 
     def run(self, inputs: Sequence[Numeric]) -> tuple[list[Known], bool]:
         """Replay with new inputs; returns the values of all entries, and whether the watched ones agree."""
@@ -264,4 +267,7 @@ def as_known(value: Numeric) -> Known:
 
 def _digest(value: Numeric, kind: str) -> bytes:
     array = np.asarray(value)
-    return (array if kind == "value" else np.packbits(array != 0)).tobytes()
+    if kind == "value":
+        return array.tobytes()
+    zeros = np.packbits(array != 0).tobytes()
+    return zeros if kind == "zeros" else zeros + np.packbits(array == 1).tobytes()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,11 +19,21 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from gnewt._errors import TraceError, explain_error, user_line
+from gnewt._errors import EffectNotice, TraceError, explain_error, user_line
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
-from gnewt.jaxprs import Lit, Program, effectful, flatten_jaxpr, has_branches, is_float, trace_jaxpr, where_of
-from gnewt.jaxprs.compat import AnyJaxpr
+from gnewt.jaxprs import (
+    Lit,
+    Program,
+    effectful,
+    flatten_jaxpr,
+    has_branches,
+    is_float,
+    plain_jaxpr,
+    trace_jaxpr,
+    where_of,
+)
+from gnewt.jaxprs.compat import AnyJaxpr, Equation
 from gnewt.jaxprs.liveness import drop_dead
 from gnewt.trace import call_rules, elementwise_rules, index_rules, loop_rules, sum_rules
 from gnewt.trace.arguments import (
@@ -56,6 +67,8 @@ class _Read:
     hoisted: list[ArrayLike]
     """Captured values."""
     aux: Aux | None
+    dropped: Sequence[Equation] = ()
+    """Prints and callbacks that were left out."""
 
 
 def _x64() -> bool:
@@ -168,10 +181,11 @@ class TracedFunction:
             closed, out = trace_jaxpr(f, structs)
         except Exception as error:
             raise Untraceable(error) from None
+        closed, dropped = plain_jaxpr(closed)
         self._check_outputs(closed, out[0] if self.has_aux else out)
         hoisted: list[ArrayLike] = []
         program = flatten_jaxpr(closed, hoisted)
-        return _Read(program, hoisted, form[0] if form else None)
+        return _Read(program, hoisted, form[0] if form else None, dropped)
 
     def inputs_of(self, args: Sequence[PyTree]) -> PyTree:
         """Pick the differentiated arguments, in the form in which a step is returned."""
@@ -190,7 +204,9 @@ class TracedFunction:
                 raise TraceError(
                     f"input {name} is {leaf!r} ({type(leaf).__name__}), not a real number or an array of them",
                     user_line(),
-                    "differentiate by numbers only: give it as another argument, or capture it in the function",
+                    "differentiate by numbers only: give it as another argument, or capture it in the function; "
+                    "take a module apart, equinox.partition(module, equinox.is_inexact_array), give its arrays, "
+                    "and join both parts inside the function (equinox.combine)",
                 )
 
     def _check_inputs(
@@ -247,9 +263,9 @@ class TracedFunction:
         if eqn is not None:
             raise TraceError(
                 explain_error(
-                    f"{eqn.primitive.name}: {name} has side effects, which an exact graph cannot repeat",
+                    f"{eqn.primitive.name}: the value of {name} depends on a side effect, which an exact graph cannot repeat",
                     where_of(eqn),
-                    "remove the print or callback (or move it to a callback of the solver)",
+                    "compute it without the callback or the mutable reference, or pass its result as an argument",
                 )
             )
 
@@ -265,6 +281,8 @@ class TracedFunction:
         distrust: Distrust = frozenset(),
     ) -> Entry:
         """Make the structure of the objective; auxiliary data plays no part in it but for what is kept."""
+        if read.dropped:
+            _note_dropped(read.dropped)
         program = _part(read.program, read.program.outs[:1])
         aux = read.program.outs[1:]
         kept = read.aux.kept(self.keep, _function_line(self.f)) if read.aux is not None else []
@@ -368,6 +386,21 @@ def _part(program: Program, outs: Sequence[int | Lit]) -> Program:
     part = dataclasses.replace(program, outs=list(outs))
     drop_dead(part)
     return part
+
+
+def _note_dropped(eqns: Sequence[Equation]) -> None:
+    """Say once per structure that a function's prints are not repeated."""
+    first = eqns[0]
+    more = f" and {len(eqns) - 1} more" if len(eqns) > 1 else ""
+    warnings.warn(
+        explain_error(
+            f"{first.primitive.name}{more}: side effects whose results nobody reads are left out of the graph",
+            where_of(first),
+            "call the function itself to see them",
+        ),
+        EffectNotice,
+        stacklevel=2,
+    )
 
 
 def _struct(leaf: ArrayLike) -> jax.ShapeDtypeStruct:

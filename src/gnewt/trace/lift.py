@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.jaxprs import Instr, Lit, Program, bind_instr, shape_of, size_of, where_of
-from gnewt.jaxprs.compat import DType
+from gnewt.jaxprs.compat import Aval, DType
 from gnewt.jaxprs.liveness import dependents, last_reads, read_variables
 from gnewt.jaxprs.primitives import fold_instr, primitive
 from gnewt.trace.constants import Const, Constants, Known, Unknown, Value, all_constant, as_known
@@ -117,6 +117,8 @@ class Lifter:
         """Apply one equation: by NumPy or JAX on constants, by its rule, or as an opaque call."""
         self.ctx.offset += 1
         self.instr = instr
+        # An empty array depends on nothing.
+        ins = [v if size_of(v.shape) else self._empty(a) for v, a in zip(ins, instr.in_avals, strict=True)]
         if all_constant(ins):
             return self.fold(instr, ins)
         if self.distrust and self._distrusted(instr):
@@ -153,6 +155,9 @@ class Lifter:
         return list(self.constants.apply(step, ins, outs))
 
     # Values
+
+    def _empty(self, aval: Aval) -> Const:
+        return self.constants.add_fixed(np.zeros((1, *shape_of(aval)), aval.dtype))
 
     def literal(self, lit: Lit) -> Const:
         value = np.asarray(lit.value, lit.dtype)

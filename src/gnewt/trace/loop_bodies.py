@@ -7,6 +7,7 @@ body over large arrays with local coupling is lifted inside.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
@@ -18,8 +19,9 @@ from gnewt.jaxprs import Instr, Lit, Program, primitives_of, program_key, run_pr
 from gnewt.jaxprs.compat import Numeric
 from gnewt.jaxprs.liveness import needed
 from gnewt.jaxprs.primitives import primitive
+from gnewt.trace.body_constants import settle_constants
 from gnewt.trace.body_pattern import BodyPattern, analyse_body, out_dtype
-from gnewt.trace.call_rules import by_reverse_mode, check_differentiable, refuse_while
+from gnewt.trace.call_rules import by_reverse_mode, check_differentiable
 from gnewt.trace.constants import Const
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.loop_carries import LoopCarries
@@ -32,6 +34,9 @@ DENSE_ARGS = 16
 LIFTED_ARGS = 96
 """Bodies with more are lifted inside; in between the nonzeros decide. Lifting a body with few of them makes evaluation 8 to
 60 times faster, and one with dense matrices (37 states, 12 inputs) three times slower."""
+
+MIN_SHARED = 200
+"""Equations that a cost shares with the next state, from which it is computed from that state instead."""
 
 
 def run_body(lift: Lifter, instr: Instr, loop: LoopCarries, values: list[Value]) -> list[Value | None]:
@@ -61,23 +66,63 @@ def run_body(lift: Lifter, instr: Instr, loop: LoopCarries, values: list[Value])
     if not asked:
         return outs
     rest.outs = [loop.body.outs[o] for o in asked]
-    trim_program(rest)
-    values = [env[v] for v in rest.ins]
     sums = [o < len(loop.sums) and loop.sums[o] for o in asked]
-    count = _count_distinct(values)
-    found = None
-    if count <= LIFTED_ARGS and not _indexed_by_time(rest, env):
-        pattern = analyse_body(lift, rest, values, sums)
-        if pattern is not None and (count <= DENSE_ARGS or pattern.density() > 0.5):
-            found = dense_body(lift, instr, rest, values, pattern)
-    if found is None:
-        found = lift.run(lift.prepare(rest, values), values)
-    for var, value in zip(variables(rest.outs), found, strict=True):
-        env[var] = value
+    states = [o < loop.spec.num_carry and not is_sum for o, is_sum in zip(asked, sums, strict=True)]
+    for part, places in split_costs(rest, states):
+        _write_part(lift, instr, part, env, [sums[i] for i in places])
     return [
         env[v] if isinstance(v, int) and flag else out
         for v, flag, out in zip(loop.body.outs, wanted, outs, strict=True)
     ]
+
+
+def _write_part(lift: Lifter, instr: Instr, part: Program, env: dict[int, Value], sums: list[bool]) -> None:
+    """Write a part of the body, as a dense call or inside; its outputs go into `env`."""
+    trim_program(part)
+    values = [env[v] for v in part.ins]
+    count = _count_distinct(values)
+    found = None
+    if count <= LIFTED_ARGS and not _indexed_by_time(part, env):
+        pattern = analyse_body(lift, part, values, sums)
+        if pattern is not None and (count <= DENSE_ARGS or pattern.density() > 0.5):
+            found = dense_body(lift, instr, part, values, pattern)
+    if found is None:
+        found = lift.run(lift.prepare(part, values), values)
+    for var, value in zip(variables(part.outs), found, strict=True):
+        env[var] = value
+
+
+def split_costs(rest: Program, states: Sequence[bool]) -> list[tuple[Program, list[int]]]:
+    """Split a long body: the next state first, then what is computed from it (costs); with the places of their outputs.
+
+    A cost of the state after a long step would otherwise repeat the step, and be differentiated through it.
+
+    Args:
+        rest: the body.
+        states: for each output whether it is carried on.
+    """
+    every = list(range(len(rest.outs)))
+    outs = variables(rest.outs)
+    made = {v for i in rest.instrs for v in i.outs}
+    carried = {v for v, state in zip(outs, states, strict=True) if state} & made
+    late = [i for i in every if not states[i] and outs[i] not in carried]
+    if not carried or not late:
+        return [(rest, every)]
+    asked = [outs[i] for i in late]
+    whole = len(needed(rest.instrs, asked)[0])
+    wanted = set(asked)
+    after = []
+    for instr in reversed(rest.instrs):
+        if not (wanted & set(instr.outs)) - carried:
+            continue
+        wanted.update(variables(instr.ins))
+        after.append(instr)
+    if whole - len(after) < MIN_SHARED:
+        return [(rest, every)]
+    early = [i for i in every if i not in late]
+    first = dataclasses.replace(rest, ins=list(rest.ins), outs=[outs[i] for i in early])
+    second = dataclasses.replace(rest, ins=[*rest.ins, *sorted(carried)], instrs=after[::-1], outs=asked)
+    return [(first, early), (second, late)]
 
 
 def _count_distinct(values: list[Value]) -> int:
@@ -143,11 +188,19 @@ def dense_body(
     variable = [not isinstance(v, Const) for v in values]
     shapes = [shape_of(body.avals[v]) for v in body.ins]
     cols, col_dtypes = split_columns(values, [body.avals[v] for v in body.ins])
-    data = [v for v in values if isinstance(v, Const)]
+    settled = settle_constants(lift, body, values)
+    known = [s for s, v in zip(settled, values, strict=True) if isinstance(v, Const)]
+    data = [
+        v
+        for s, v in zip(settled, values, strict=True)
+        if isinstance(v, Const) and not (s is not None and s.whole)
+    ]
     computed = pattern.computed
 
     def fn(take: Take, columns: Sequence[Numeric]) -> list[jax.Array]:
-        args = split_arguments(take, columns, shapes, variable)
+        given = iter(columns)
+        constants = [next(given) if s is None else s.fill(None if s.whole else next(given)) for s in known]
+        args = split_arguments(take, constants, shapes, variable)
         outs = run_program(body, args)
         return [take_places(jnp.ravel(outs[o]), np.array(places)) for o, places in computed.items()]
 
@@ -155,14 +208,13 @@ def dense_body(
     if not m:
         return pattern.outputs(lift, values, None)
     names = {name for i in body.instrs for name, _ in primitives_of(i)}
-    if "while" in names:
-        refuse_while(next(i for i in body.instrs for name, _ in primitives_of(i) if name == "while"))
     call: CallFunction = fn
     if any(n.startswith("custom_vjp") for n in names):
         call = by_reverse_mode(fn)
     if not all(primitive(name).twice for name in names):
-        check_differentiable(instr, call, [np.dtype(d) for d in col_dtypes], data)
-    key = ("body", body.key, tuple(variable), tuple((o, tuple(p)) for o, p in computed.items()))
+        check_differentiable(body.instrs, call, [np.dtype(d) for d in col_dtypes], data)
+    fixed = tuple(None if s is None else s.key() for s in known)
+    key = ("body", body.key, tuple(variable), tuple((o, tuple(p)) for o, p in computed.items()), fixed)
     spec = CallSpec(key, "scan body", call, m, pattern.jac, pattern.hess, pattern.uses)
     out_dtypes = [out_dtype(body, o) for o, p in computed.items() for _ in p]
     lift.instr = instr

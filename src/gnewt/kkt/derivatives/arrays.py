@@ -30,6 +30,10 @@ class Traced:
         hoisted: list[Numeric] = []
         return cls(flatten_jaxpr(jax.make_jaxpr(f)(*avals), hoisted), hoisted)
 
+    def reads(self, number: int) -> bool:
+        """Whether an output depends on input `number`."""
+        return self.program.ins[number] in needed(self.program.instrs, self.program.outs)[1]
+
 
 class ArrayProgram:
     """A traced function at given inputs; inputs may be given late, outputs are computed when they are asked for."""

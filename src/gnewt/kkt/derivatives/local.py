@@ -168,19 +168,19 @@ class _Derivatives:
     curved: np.ndarray
     """Arguments in which ψ is not linear."""
     straight: np.ndarray
-    """The others: their columns of ∂ψ do not depend on x."""
+    """The others: their columns of ∂ψ depend on x only through conditions, indices and detached values."""
     main: Traced
     """(x[k, n], *data, λ[m, n]) ↦ l or y, gradient, ∂ψ along the curved arguments, ∂²(λ·ψ)."""
     rest: Traced | None
-    """(x, *data) ↦ ∂ψ along the straight arguments: at one instance where all share their data."""
+    """(x, *data) ↦ ∂ψ along the straight arguments."""
     alike: bool
+    """Whether the straight columns are the same at all instances: `rest` is then traced at one of them."""
 
 
 def _trace(family: Family, dtype: DType, kinds: Kinds, num: int) -> _Derivatives:
     curves = family.hess_pattern.any(0)
     curved, straight = np.flatnonzero(curves), np.flatnonzero(~curves)
     order = np.argsort(np.concatenate([curved, straight]))
-    alike = all(axis is None for axis in family.data_axes)
     seeds = np.eye(len(curved), dtype=dtype)
 
     def psi(z: Array, w: Array, *data: Numeric) -> Array:
@@ -207,8 +207,11 @@ def _trace(family: Family, dtype: DType, kinds: Kinds, num: int) -> _Derivatives
 
     def rest(x: Array, *data: Numeric) -> Array:
         z, w = take_places(x, curved), take_places(x, straight)
-        mode = jax.jacfwd if len(straight) <= 2 * family.m else jax.jacrev
-        return mode(lambda w: psi(z, w, *data))(w).T
+        if len(straight) > 2 * family.m:
+            return jax.jacrev(lambda w: psi(z, w, *data))(w).T
+        # Linearised, not jacfwd: the value is then no part of the linear function, loops included, and goes as dead code.
+        push = jax.linearize(lambda w: psi(z, w, *data), w)[1]
+        return jax.vmap(push)(jnp.eye(len(straight), dtype=dtype))
 
     whole = [
         jax.ShapeDtypeStruct(shape if axis is None else (num, *shape[1:]), kind)
@@ -217,11 +220,12 @@ def _trace(family: Family, dtype: DType, kinds: Kinds, num: int) -> _Derivatives
     x, lam = (jax.ShapeDtypeStruct((size, num), dtype) for size in (family.k, family.m))
     mapped = jax.vmap(main, (1, *family.data_axes, 1), -1)
     traced = Traced.of(mapped, x, *whole, lam)
-    columns = None
+    columns, alike = None, False
     if len(straight) and not family.is_loss:
-        if alike:
+        if all(axis is None for axis in family.data_axes):
             columns = Traced.of(rest, jax.ShapeDtypeStruct((family.k,), dtype), *whole)
-        else:
+            alike = not columns.reads(0)
+        if not alike:
             columns = Traced.of(jax.vmap(rest, (1, *family.data_axes), -1), x, *whole)
     return _Derivatives(curved, straight, traced, columns, alike)
 
@@ -261,7 +265,10 @@ class Differentiated:
         curved = self._traced.curved
         if lam is not None:
             self._main.give(1 + len(self._data), [lam])
-        i, j = np.nonzero(np.tril(self._family.hess_pattern))
-        place = np.searchsorted(curved, i) * len(curved) + np.searchsorted(curved, j)
-        second = self._main.get(3).reshape(len(curved) ** 2, self._x.shape[1])
-        return take_places(second, place).astype(self._x.dtype)
+        i, j = (np.searchsorted(curved, p) for p in np.nonzero(np.tril(self._family.hess_pattern)))
+        second = self._main.get(3)
+        # Rules that assume a symmetric operand (cholesky, eigh) have second derivatives that are symmetric along symmetric
+        # operands only: in independent entries the symmetric part is what counts, not one triangle.
+        second = (second + jnp.swapaxes(second, 0, 1)) / 2
+        second = second.reshape(len(curved) ** 2, self._x.shape[1])
+        return take_places(second, i * len(curved) + j).astype(self._x.dtype)

@@ -47,7 +47,9 @@ def _product(program: ScalarProgram, node: int, args: tuple[int, ...], i: int) -
 
 
 def _quotient(program: ScalarProgram, node: int, args: tuple[int, ...], i: int) -> int:
-    return _one_over(program, args[1]) if i == 0 else program.neg(program.div(node, args[1]))
+    # One division for both, and for all higher derivatives.
+    inverse = _one_over(program, args[1])
+    return inverse if i == 0 else program.neg(program.mul(node, inverse))
 
 
 def _power(program: ScalarProgram, node: int, args: tuple[int, ...], i: int) -> int:
@@ -64,7 +66,7 @@ def _logistic(program: ScalarProgram, node: int, args: tuple[int, ...], i: int) 
 
 
 def _rsqrt(program: ScalarProgram, node: int, args: tuple[int, ...], i: int) -> int:
-    return _times(program, -0.5, program.div(node, args[0]))
+    return _times(program, -0.5, program.mul(node, program.mul(node, node)))
 
 
 def _log1p(program: ScalarProgram, node: int, args: tuple[int, ...], i: int) -> int:
@@ -86,7 +88,7 @@ _RULES: dict[str, Rule] = {
     "expm1": lambda p, n, a, i: p.add(n, _number(p, 1.0, n)),
     "log": lambda p, n, a, i: _one_over(p, a[0]),
     "log1p": _log1p,
-    "sqrt": lambda p, n, a, i: p.div(_number(p, 0.5, n), n),
+    "sqrt": lambda p, n, a, i: _times(p, 0.5, _one_over(p, n)),
     "rsqrt": _rsqrt,
     "tanh": _tanh,
     "logistic": _logistic,

@@ -19,6 +19,7 @@ from gnewt.jaxprs.compat import Numeric, call_body
 from gnewt.jaxprs.flatten import VALUE_CALLS
 from gnewt.jaxprs.indices import gather_filler, gather_index, scatter_index, take_flat
 from gnewt.jaxprs.primitives import primitive
+from gnewt.kkt.derivatives.factors import FACTORS
 from gnewt.kkt.derivatives.scalars import LAX, NotScalar, ScalarProgram
 
 _MOST_OPERANDS = 32
@@ -58,6 +59,8 @@ def _write(scalars: ScalarProgram, instr: Instr, ins: list[np.ndarray]) -> list[
             return [scalars.constants(value) for value in bind_instr(instr, [])]
     if what.indices != (0, 0):
         return [_move_indexed(scalars, instr, ins)]
+    if instr.prim in FACTORS:
+        return [FACTORS[instr.prim](scalars, instr, *ins)]
     if instr.prim == "custom_jvp_call":
         return _write_custom(scalars, instr, ins)
     raise NotScalar(instr.prim)

@@ -22,6 +22,9 @@ from gnewt.graph import Plan
 from gnewt.kkt.engines.elimination import Elimination, EliminationStatus
 from gnewt.kkt.engines.reference.pivots import BlockPivot, eliminate
 
+_LARGE = 1e100
+"""The square of a number between this and its inverse is a number."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EliminatedFront:
@@ -49,6 +52,8 @@ class ReferenceFactor:
     num_delayed: int
     eigenvalues: np.ndarray
     """Of the pivots D: their signs are the inertia of K (Sylvester)."""
+    scale: float = 1.0
+    """√c: it is c·H that was eliminated, with c = 1 unless squares of its entries would leave the range of numbers."""
 
     @property
     def inertia(self) -> tuple[int, int, int]:
@@ -60,11 +65,15 @@ class ReferenceFactor:
     @property
     def logdet(self) -> float:
         """log|det H| = log|det K| (E19); -inf if singular."""
-        return -np.inf if len(self.null) else float(np.sum(np.log(np.abs(self.eigenvalues))))
+        if len(self.null):
+            return -np.inf
+        units = 2 * self.plan.num_inputs * np.log(self.scale)
+        return float(np.sum(np.log(np.abs(self.eigenvalues))) - units)
 
     @property
     def smallest_pivot(self) -> float:
-        return 0.0 if len(self.null) else float(np.min(np.abs(self.eigenvalues), initial=np.inf))
+        smallest = 0.0 if len(self.null) else float(np.min(np.abs(self.eigenvalues), initial=np.inf))
+        return smallest / self.scale / self.scale
 
     def solve(self, b: np.ndarray) -> np.ndarray:
         """Solve K z = [b; 0; 0] and return z on the inputs, H⁻¹ b; b is [N] or [N, columns].
@@ -72,16 +81,16 @@ class ReferenceFactor:
         A null unknown is set to zero, so that the answer is finite; it is then not a solution.
         """
         z = np.zeros((self.plan.num_unknowns, *b.shape[1:]))
-        z[: self.plan.num_inputs] = b
+        z[: self.plan.num_inputs] = b * self.scale
         for front in self.fronts:
             z[front.separator] -= front.gain.T @ z[front.interior]
         z[self.null] = 0.0
         for front in reversed(self.fronts):
             z[front.interior] = front.block.solve(z[front.interior]) - front.gain @ z[front.separator]
-        return z[: self.plan.num_inputs]
+        return z[: self.plan.num_inputs] * self.scale
 
     def inverse_blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (unknowns, K⁻¹ on them) for the clique of each front, roots first.
+        """Yield (unknowns, K⁻¹ on them, in scaled units) for the clique of each front, roots first.
 
         Z_ιξ = -X Z_ξξ and Z_ιι = K_ιι⁻¹ + X Z_ξξ Xᵀ, where Z_ξξ lies in a clique that was met before.
         """
@@ -113,7 +122,7 @@ class ReferenceFactor:
         for clique, inverse in self.inverse_blocks():
             mine = np.flatnonzero(clique < self.plan.num_inputs)
             out[clique[mine]] = np.diagonal(inverse)[mine]
-        return out
+        return out * self.scale * self.scale
 
     def correlate(self, noise: np.ndarray) -> np.ndarray:
         """Turn standard normal noise[N, columns] into samples of N(0, H⁻¹). Causal plans, H ≻ 0.
@@ -132,7 +141,7 @@ class ReferenceFactor:
                 root = np.linalg.cholesky(columns[mine])
                 drawn = root @ noise[front.interior[mine]]
                 z[front.interior] += columns @ np.linalg.solve(columns[mine], drawn)
-        return z[: self.plan.num_inputs]
+        return z[: self.plan.num_inputs] * self.scale
 
 
 def factorize(
@@ -149,12 +158,17 @@ def factorize(
     if eps is None:
         eps = float(np.finfo(sources.dtype).eps)
     picked = sources.astype(np.float64)[plan.source]
-    values = np.bincount(plan.target, picked, minlength=plan.num_entries)
-    bounds = np.bincount(plan.target, np.abs(picked), minlength=plan.num_entries)
+    # Without any derivative, of a linear objective, the counts would be integers.
+    values, bounds = (
+        np.bincount(plan.target, some, minlength=plan.num_entries).astype(np.float64)
+        for some in (picked, np.abs(picked))
+    )
     values[plan.pair_entry] -= 1.0
     bounds[plan.pair_entry] += 1.0
     values[plan.input_entry] += shift
     bounds[plan.input_entry] += abs(shift)
+    scale = _scale(plan, bounds)
+    units = np.where(np.arange(plan.num_unknowns) < plan.num_slots, scale, 1 / scale)
 
     fronts: list[EliminatedFront] = []
     null: list[np.ndarray] = []
@@ -168,7 +182,7 @@ def factorize(
         unknowns = np.concatenate([*late, plan.eliminated(i), plan.separator(i)])
         offset = sum(len(u) for u in late)
         p = offset + len(plan.eliminated(i))
-        a, s = _assemble(plan, i, values, bounds, len(unknowns), offset)
+        a, s = _assemble(plan, i, values, bounds, units[unknowns], offset)
         at = 0
         for _, count, schur, bound, child in inbox[i]:
             own = plan.sep_pos[plan.sep_ptr[child] : plan.sep_ptr[child + 1]]
@@ -193,7 +207,23 @@ def factorize(
         np.concatenate(null).astype(np.int64),
         num_delayed,
         np.concatenate(eigenvalues),
+        scale,
     )
+
+
+def _scale(plan: Plan, bounds: np.ndarray) -> float:
+    """Return √c, a power of two, such that c·H is of moderate size; one unless H is extremely small or large.
+
+    In units √c for slots and 1/√c for duals, K has the same Jacobians and c times the curvature.
+    """
+    largest = 0.0
+    for i in range(plan.num_fronts):
+        mine = slice(plan.entry_ptr[i], plan.entry_ptr[i + 1])
+        curved = np.concatenate([plan.eliminated(i), plan.separator(i)]) < plan.num_slots
+        chosen = bounds[mine][curved[plan.entry_row[mine]] & curved[plan.entry_col[mine]]]
+        largest = max(largest, float(chosen.max(initial=0.0)))
+    moderate = largest == 0.0 or 1 / _LARGE <= largest <= _LARGE
+    return 1.0 if moderate else float(2.0 ** -np.round(np.log2(largest) / 2))
 
 
 def _partners(plan: Plan, unknowns: np.ndarray) -> np.ndarray:
@@ -211,14 +241,15 @@ def _partners(plan: Plan, unknowns: np.ndarray) -> np.ndarray:
 
 
 def _assemble(
-    plan: Plan, i: int, values: np.ndarray, bounds: np.ndarray, size: int, offset: int
+    plan: Plan, i: int, values: np.ndarray, bounds: np.ndarray, units: np.ndarray, offset: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Place the entries of K that belong to front i; `offset` delayed unknowns stand before them."""
+    """Place the entries of K that belong to front i, in units of its unknowns; `offset` delayed ones stand before them."""
     mine = slice(plan.entry_ptr[i], plan.entry_ptr[i + 1])
     row, col = plan.entry_row[mine] + offset, plan.entry_col[mine] + offset
-    a, s = np.zeros((size, size)), np.zeros((size, size))
-    a[row, col] = a[col, row] = values[mine]
-    s[row, col] = s[col, row] = bounds[mine]
+    a, s = (np.zeros((len(units), len(units))) for _ in range(2))
+    unit = units[row] * units[col]
+    a[row, col] = a[col, row] = values[mine] * unit
+    s[row, col] = s[col, row] = bounds[mine] * unit
     return a, s
 
 
