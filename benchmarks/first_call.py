@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import pathlib
 import statistics
 import sys
@@ -131,7 +132,9 @@ def _line(row: dict[str, Any]) -> str:
 def _report(rows: list[dict[str, Any]]) -> str:
     done = [row for row in rows if "refused" not in row]
     programs = [row for row in done if row["program"] not in TREES]
-    lines = ["# First calls", "", *str(__doc__).split("\n\n", 2)[2].strip().splitlines(), ""]
+    told = " ".join(str(__doc__).split("\n\n", 2)[2].split()).replace(". ", ".\n")
+    machine = f"jax {jax.__version__}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f} at the end."
+    lines = ["# First calls", "", told, machine, ""]
     for clock in ("", " CPU"):
         ratios = sorted((_ratio(row, clock), row["program"]) for row in programs)
         worst = ", ".join(f"{ratio:.1f} {name}" for ratio, name in ratios[:-4:-1])

@@ -3,10 +3,12 @@
 from gnewt import control, newton, plan, qp
 from gnewt._errors import (
     AccuracyWarning,
+    CurvatureWarning,
     EffectNotice,
     GnewtError,
     GraphError,
     InternalError,
+    OptionError,
     PerformanceNotice,
     PlanError,
     QPError,
@@ -25,6 +27,7 @@ from gnewt.trace import clear_cache, trace_graph
 __all__ = [
     "ENGINES",
     "AccuracyWarning",
+    "CurvatureWarning",
     "EffectNotice",
     "Factor",
     "GnewtError",
@@ -32,6 +35,7 @@ __all__ = [
     "GraphError",
     "Handle",
     "InternalError",
+    "OptionError",
     "PerformanceNotice",
     "PlanError",
     "QPError",

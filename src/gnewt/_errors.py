@@ -10,17 +10,30 @@ _LIBRARY_ROOTS = (
     os.sep + os.path.join("site-packages", "jax") + os.sep,
     os.sep + os.path.join("site-packages", "jaxtyping") + os.sep,
     os.sep + os.path.join("site-packages", "beartype") + os.sep,
+    os.sep + "contextlib.py",
+    os.sep + "functools.py",
     "<string>",
     "<@beartype",
     "<frozen",
 )
 
 
+_WHERE, _REMEDY = "\n  where: ", "\n  what to do: "
+
+
 class GnewtError(ValueError):
-    """Base of every exception that gnewt raises on purpose. Its message has the three parts that it is made of."""
+    """Base of every exception that gnewt raises on purpose. Its message has the three parts that it is made of.
+
+    Args:
+        what: what happened; or a message that `explain_error` made.
+        where: the line in the user's code; the one that called gnewt unless given.
+        remedy: what to do.
+    """
 
     def __init__(self, what: str, where: str = "", remedy: str = "") -> None:
-        super().__init__(explain_error(what, where, remedy))
+        what, _, last = what.partition(_REMEDY)
+        what, _, given = what.partition(_WHERE)
+        super().__init__(explain_error(what, where or given or user_line(), remedy or last))
 
 
 class GraphError(GnewtError):
@@ -31,12 +44,20 @@ class TraceError(GnewtError):
     """A JAX function whose structure cannot be read."""
 
 
+class ConstantError(TraceError):
+    """A function whose value does not depend on its variables."""
+
+
 class PlanError(GnewtError):
     """An elimination order or a tree decomposition that is not valid, or a hopeless width."""
 
 
 class WidthError(PlanError):
     """A tree too wide for memory."""
+
+
+class OptionError(GnewtError):
+    """An option that means nothing: a negative tolerance, a shift that is no number."""
 
 
 class QPError(GnewtError):
@@ -67,9 +88,13 @@ class UncheckedWarning(UserWarning):
     """A structure that could not be compared with its function: no finite derivatives at any point that was tried."""
 
 
+class CurvatureWarning(UserWarning):
+    """A result that only a positive definite H has, asked of one that is not."""
+
+
 def explain_error(what: str, where: str = "", remedy: str = "") -> str:
     """Join the three parts of an error into one message."""
-    return what + (where and f"\n  where: {where}") + (remedy and f"\n  what to do: {remedy}")
+    return what + (where and _WHERE + where) + (remedy and _REMEDY + remedy)
 
 
 def user_line() -> str:

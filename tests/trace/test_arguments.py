@@ -190,3 +190,27 @@ def test_inputs_that_are_no_numbers():
 def test_has_aux_without_a_pair():
     refused("returns one array, not", lambda: gnewt.newton_step(lambda x: jnp.sum(x**2), has_aux=True)(X))
     refused("one tuple of 3, not", lambda: gnewt.minimize(lambda x: (jnp.sum(x**2), x, x), X, has_aux=True))
+
+
+def test_half_precision_inside_the_function():
+    half = jnp.array([1.0, 2.0, 3.0], jnp.bfloat16)
+
+    def constants_may_be_coarse(x):
+        return jnp.sum(half.astype(x.dtype) * x**2)
+
+    def converts(x):
+        return jnp.sum(x.astype(jnp.float16) ** 2).astype(x.dtype)
+
+    def in_a_loop(x):
+        def stage(c, u):
+            return c + (c * u * half[0]).astype(jnp.bfloat16).astype(x.dtype), None
+
+        return jax.lax.scan(stage, jnp.ones(()), x)[0] ** 2
+
+    graph = gnewt.trace_graph(constants_may_be_coarse, X)
+    assert float(graph(X)) == pytest.approx(float(constants_may_be_coarse(X)))
+    refused("computes in float16", lambda: gnewt.trace_graph(converts, X))
+    refused("computes in bfloat16", lambda: gnewt.trace_graph(in_a_loop, X))
+    refused(
+        "computes in bfloat16", lambda: gnewt.trace_graph(lambda x: jnp.sum(x**2).astype(jnp.bfloat16), X)
+    )

@@ -10,8 +10,9 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+from jax.errors import JAXIndexError, JAXTypeError
 
-from gnewt._errors import GraphError, explain_error, user_line
+from gnewt._errors import GnewtError, GraphError, user_line
 from gnewt._typing import Argument, Array, ArrayLike, PyTree, X
 
 
@@ -48,9 +49,29 @@ def bind(
             raise bad(
                 f"{name} asks for {needs}, which the problem was not given", "give it to control.Problem", f
             )
-        return f(*args, **(extras if open_ended else {n: extras[n] for n in wanted}))
+        try:
+            return f(*args, **(extras if open_ended else {n: extras[n] for n in wanted}))
+        except (GnewtError, JAXTypeError, JAXIndexError):
+            raise
+        except (IndexError, TypeError, ValueError) as error:
+            raise _unfit(f, name, args, error) from error
 
     return call
+
+
+def _unfit(f: Callable[..., PyTree], name: str, args: tuple[PyTree, ...], error: Exception) -> GraphError:
+    """Make the error of a function of the problem that fails with the shapes that it is given."""
+    shapes = [jax.tree.map(jnp.shape, arg) for arg in args]
+    given = ", ".join(f"{letter} of shape {shape}" for letter, shape in zip("xu", shapes, strict=False))
+    remedy = "look at the line that fails, above, with these shapes in mind"
+    if len(shapes) == 2 and any(
+        s == () for s in jax.tree.leaves(shapes[1], is_leaf=lambda s: isinstance(s, tuple))
+    ):
+        remedy = (
+            "controls of shape (horizon,) are scalars at each stage: use u without an index, or give us of shape "
+            "(horizon, 1)"
+        )
+    return bad(f"{name} fails at {given}: {type(error).__name__}: {str(error).splitlines()[0]}", remedy, f)
 
 
 def floats(tree: X, name: str) -> X:
@@ -150,6 +171,10 @@ def scalar(value: PyTree, name: str, cost: Callable[..., PyTree]) -> Array | flo
 
 def bad(what: str, remedy: str, function: object = None) -> GraphError:
     """Make an error that points at a function of the problem, or at the line that called gnewt."""
+    return GraphError(what, line_of(function), remedy)
+
+
+def line_of(function: object) -> str:
+    """`file:line` of a function of the problem, or of the call of gnewt."""
     code = getattr(inspect.unwrap(function) if callable(function) else None, "__code__", None)
-    where = user_line() if code is None else f"{os.path.relpath(code.co_filename)}:{code.co_firstlineno}"
-    return GraphError(explain_error(what, where, remedy))
+    return user_line() if code is None else f"{os.path.relpath(code.co_filename)}:{code.co_firstlineno}"

@@ -12,7 +12,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from gnewt._errors import GraphError, explain_error, user_line
-from gnewt._typing import Array, PyTree
+from gnewt._typing import Argument, Array, PyTree
+from gnewt.control.check import bad
 from gnewt.control.problem import Given, Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.solve import Solution, switches
@@ -56,7 +57,7 @@ def mpc_step(
     x0: PyTree,
     us: PyTree | MPCStep | Solution,
     *,
-    iterations: int = 2,
+    iterations: Argument[int] = 2,
     method: str = "nonlinear-newton",
 ) -> MPCStep:
     """Plan from x0 with a fixed number of iterations, starting from an earlier plan.
@@ -72,6 +73,8 @@ def mpc_step(
         iterations: steps of the method, at most (it stops early at a solution).
         method: as in `control.solve`.
     """
+    if not isinstance(iterations, int) or iterations < 1:
+        raise bad(f"iterations is {iterations!r}", "give a whole number of steps, at least 1")
     if problem.stages.optimize:
         raise GraphError(
             explain_error(

@@ -15,12 +15,15 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from gnewt._errors import PlanError, explain_error
-from gnewt._typing import PyTree
+from gnewt._typing import Argument, PyTree
+from gnewt.control.check import bad
+from gnewt.control.diagnose import name_nonfinite, naming_constants
 from gnewt.control.problem import Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.tables import find_places
 from gnewt.newton import Policy, Progress, Record, Result, Rollout, minimize
 from gnewt.newton.loop import Search
+from gnewt.newton.numbers import RealLike
 from gnewt.newton.objective import Objective
 from gnewt.newton.policy import RuleGroup, make_policy
 from gnewt.newton.system import OrderLike
@@ -35,18 +38,18 @@ METHODS = {
 
 
 def solve(
-    problem: Problem,
+    problem: Argument[Problem],
     us: PyTree,
     method: str = "nonlinear-newton",
     *,
-    tol: float = 1e-8,
-    max_steps: int = 200,
-    search: Search | None = None,
+    tol: Argument[RealLike] = 1e-8,
+    max_steps: Argument[int] = 200,
+    search: Argument[Search | None] = None,
     square_root: bool = False,
     order: OrderLike = "stages",
     verbose: bool = False,
-    callback: Callable[[Progress[PyTree]], object] | None = None,
-    time_limit: float = float("inf"),
+    callback: Argument[Callable[[Progress[PyTree]], object] | None] = None,
+    time_limit: Argument[float] = float("inf"),
     check: bool = True,
 ) -> Solution:
     """Solve an optimal control problem.
@@ -65,13 +68,16 @@ def solve(
         time_limit: seconds after which no further step is begun.
         check: compare a new problem's derivatives with JAX's, once.
     """
+    if not isinstance(problem, Problem):
+        raise bad(f"expected a control.Problem, got {type(problem).__name__}", "call solve(problem, us)")
     duals, back_substitution = switches(method)
     if square_root and search is None:
         search = Rollout(duals, square_root=True)
     start = us.result if isinstance(us, Solution) else problem.decision(us)
     if isinstance(order, str) and order == "stages":
         decision = start.x if isinstance(start, Result) else start
-        point = Objective(problem.stages.with_states, has_aux=True).at((decision, problem.given))
+        with naming_constants(problem):
+            point = Objective(problem.stages.with_states, has_aux=True).at((decision, problem.given))
         order = stage_order(problem, point.structure)
     result = minimize(
         problem.stages.with_states,
@@ -89,7 +95,7 @@ def solve(
         time_limit=time_limit,
         check=check,
     )
-    return Solution(problem, method, result, square_root)
+    return Solution(problem, method, name_nonfinite(problem, result), square_root)
 
 
 def switches(name: str) -> tuple[str, str]:

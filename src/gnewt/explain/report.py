@@ -10,6 +10,7 @@ import numpy as np
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Certificate, Graph, Plan, Structure
 from gnewt.newton.objective import Objective
+from gnewt.newton.options import check_kwargs
 from gnewt.newton.system import System, system_of
 from gnewt.trace.arguments import run_abstractly
 
@@ -77,10 +78,10 @@ class Report:
 
 
 def explain(
-    target: Callable[..., object] | Graph | Structure,
+    target: Argument[Callable[..., object] | Graph | Structure],
     *args: PyTree,
     argnums: Argument[int | Sequence[int]] = 0,
-    kwargs: Mapping[str, PyTree] | None = None,
+    kwargs: Argument[Mapping[str, PyTree] | None] = None,
     has_aux: bool = False,
     order: str | Sequence[object] = "auto",
     engine: str = "auto",
@@ -101,7 +102,7 @@ def explain(
     def look(args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]) -> System:
         return system_of(objective.at(args, kwargs), objective.slots(order), engine=engine)
 
-    system = run_abstractly(look, args, kwargs)
+    system = run_abstractly(look, args, check_kwargs(kwargs))
     structure, plan = system.structure, system.plan
     cost = plan.certificate
     return Report(

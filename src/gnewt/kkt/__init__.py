@@ -7,7 +7,7 @@ from gnewt.kkt.causal.path import PathWalk, path_walk
 from gnewt.kkt.causal.serial import SerialWalk
 from gnewt.kkt.derivatives.linearize import CURVATURES, LocalModels, first_nonfinite, linearize
 from gnewt.kkt.derivatives.product import lifted_product
-from gnewt.kkt.engines.choose import ENGINES, Prepared, choose_engine, prepare
+from gnewt.kkt.engines.choose import ENGINES, Prepared, choose_engine, prepare, unknown_engine
 from gnewt.kkt.engines.elimination import NONFINITE, OK, SINGULAR, STATUSES, Elimination, EliminationStatus
 from gnewt.kkt.engines.reference.engine import ReferenceFactor, factorize
 
@@ -40,4 +40,5 @@ __all__ = [
     "local_blocks",
     "path_walk",
     "prepare",
+    "unknown_engine",
 ]

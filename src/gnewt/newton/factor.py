@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from functools import cached_property
 from typing import ClassVar
 
@@ -12,13 +13,24 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from gnewt._errors import StepError, explain_error
+from gnewt._errors import CurvatureWarning, StepError, explain_error, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Certificate, Plan
 from gnewt.kkt import Elimination, EliminationStatus, LocalModels, ReferenceFactor, factorize
-from gnewt.newton.numbers import Count, Inertia, Real, RealLike, as_count, as_inertia, as_real, norm, show
+from gnewt.newton.numbers import (
+    Count,
+    Inertia,
+    Real,
+    RealLike,
+    as_count,
+    as_inertia,
+    as_real,
+    column_norms,
+    show,
+)
 from gnewt.newton.objective import Point
 from gnewt.newton.policy import Policy, make_policy
+from gnewt.newton.sides import ravel_sides, unravel_sides
 from gnewt.newton.statuses import status_of
 from gnewt.newton.system import System
 
@@ -124,13 +136,24 @@ class Factor:
     # Solving
 
     def solve(self, b: PyTree) -> PyTree:
-        """Return (H + μI)⁻¹ b for a pytree b like the inputs."""
+        """Return (H + μI)⁻¹ b for a pytree b like the inputs, or for many.
+
+        Args:
+            b: a pytree like the inputs; or one whose leaves all have one more leading axis, of the same length: a
+                right-hand side for each of its rows. They are solved for at once.
+
+        Returns:
+            The solution, in the form of b.
+        """
+        self._refuse_batch("solve(b)")
         structure = self.system.structure
-        flat = structure.ravel(b)
+        flat = ravel_sides(structure, b)
+        if 0 in flat.shape:
+            return unravel_sides(structure, flat)
         if self.is_traced or isinstance(flat, Tracer):
-            return structure.unravel(self._solve_traced(flat))
+            return unravel_sides(structure, self._solve_traced(jnp.asarray(flat)))
         self._refuse_singular("solve")
-        return structure.unravel(self.solve_flat(np.asarray(flat))[0])
+        return unravel_sides(structure, self.solve_flat(np.asarray(flat))[0])
 
     def step(self) -> PyTree:
         """Return the Newton step -(H + μI)⁻¹ g."""
@@ -162,22 +185,28 @@ class Factor:
         return jnp.where(good, self.raw_step, jnp.nan)
 
     def solve_flat(self, b: np.ndarray, first: Array | None = None) -> tuple[np.ndarray, float]:
-        """Solve and refine on the host; return (solution, relative residual) over the flat inputs."""
-        size = norm(b)
-        if size == 0.0:
-            return np.zeros_like(b), norm(self._residual(np.zeros_like(b), b))
+        """Solve for b[N] or b[N, k] and refine on the host; return (solution, largest relative residual)."""
+        sides = b.reshape(len(b), -1)
+        sizes = column_norms(sides)
+        if not np.any(sizes):
+            zero = np.zeros_like(sides)
+            return np.zeros_like(b), float(np.max(column_norms(self._residual(zero, sides))))
         eps = float(jnp.finfo(self.system.structure.dtype).eps)
-        best = self._solve(b) if first is None else np.asarray(first, np.float64)
-        residual = self._residual(best, b)
+        best = self._solve(sides) if first is None else np.asarray(first, np.float64).reshape(sides.shape)
+        residual = self._residual(best, sides)
         for _ in range(_MAX_REFINEMENTS):
-            if norm(residual) <= _ENOUGH * eps * size:
+            left = column_norms(residual)
+            rough = ~(left <= _ENOUGH * eps * sizes)
+            if not np.any(rough):
                 break
             candidate = best + self._solve(residual)
-            left = self._residual(candidate, b)
-            if not norm(left) < _PAYS * norm(residual):
+            after = self._residual(candidate, sides)
+            better = rough & (column_norms(after) < _PAYS * left)
+            if not np.any(better):
                 break
-            best, residual = candidate, left
-        return best, norm(residual) / size
+            best, residual = np.where(better, candidate, best), np.where(better, after, residual)
+        relative = column_norms(residual) / np.where(sizes > 0, sizes, 1.0)
+        return best.reshape(b.shape), float(np.max(relative))
 
     def _solve(self, b: np.ndarray) -> np.ndarray:
         done = self.system.solve(self.models, self.numbers, np.asarray(b, self.models.sources.dtype))
@@ -189,8 +218,11 @@ class Factor:
 
     def _residual(self, y: np.ndarray, b: np.ndarray) -> np.ndarray:
         dtype = self.system.structure.dtype
-        product = np.asarray(self.system.product(self.point, jnp.asarray(y, dtype)), np.float64)
-        return b - product - float(self.shift) * y
+        if y.shape[1] == 1:  # which is compiled anyway
+            product = np.asarray(self.system.product(self.point, jnp.asarray(y[:, 0], dtype)))[:, None]
+        else:
+            product = np.asarray(self.system.products(self.point, jnp.asarray(y, dtype)))
+        return b - product.astype(np.float64) - float(self.shift) * y
 
     def policy(self, duals: str = "adjoint") -> Policy:
         """Return the affine policies of the inputs that a causal order gives, u = ū + k + K(s - s̄).
@@ -212,17 +244,34 @@ class Factor:
         return factorize(self.plan, sources, float(self.shift), eps)
 
     def marginal_variances(self) -> PyTree:
-        """Return the diagonal of (H + μI)⁻¹, by selected inversion on the cliques."""
+        """Return the diagonal of (H + μI)⁻¹, by selected inversion on the cliques.
+
+        Where H + μI is not positive definite there is no such distribution: NaN, and a `CurvatureWarning`.
+        """
         self._refuse_traced("marginal_variances")
+        self._refuse_batch("marginal_variances()")
         self._refuse_singular("invert")
+        if not self.is_positive_definite:
+            warnings.warn(
+                explain_error(
+                    f"no variances: H + {float(self.shift):.3g}·I is not positive definite, "
+                    f"its inertia is {tuple(self.inertia)}; NaN is returned",
+                    remedy="factorize at a minimum, such as minimize(f, x).x, or give a larger shift; "
+                    "`solve` is exact for any H",
+                ),
+                CurvatureWarning,
+                stacklevel=2,
+            )
+            return self.system.structure.unravel(np.full(self.system.structure.num_inputs, np.nan))
         return self.system.structure.unravel(self._reference.input_variances())
 
     def sample(self, key: Array) -> PyTree:
         """Draw from N(0, (H + μI)⁻¹). Needs H + μI ≻ 0 and a causal order."""
         self._refuse_traced("sample")
+        self._refuse_batch("sample(key)")
         if not self.is_positive_definite:
             raise StepError(
-                f"cannot sample: H + {self.shift}·I is not positive definite, its inertia is {tuple(self.inertia)}",
+                f"cannot sample: H + {float(self.shift):.3g}·I is not positive definite, its inertia is {tuple(self.inertia)}",
                 remedy="factorize at a minimum, or give a larger shift",
             )
         if not self.plan.causal:
@@ -237,6 +286,14 @@ class Factor:
     def _refuse_singular(self, what: str) -> None:
         if self.is_singular:
             raise StepError(singular_message(self.system, self.numbers.null, what))
+
+    def _refuse_batch(self, call: str) -> None:
+        if np.ndim(self.numbers.status):
+            raise StepError(
+                f"this Factor is a batch of shape {np.shape(self.numbers.status)}, made by vmap",
+                user_line(),
+                f"map over it: jax.vmap(lambda F, ...: F.{call})(F, ...); what runs on the host needs one factor",
+            )
 
     def _refuse_traced(self, what: str) -> None:
         if self.is_traced:

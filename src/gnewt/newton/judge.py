@@ -84,6 +84,11 @@ def end_of(definite: Array, unbounded: Array, stuck: Array, promised: Array, noi
     return loop_status(definite, unbounded, stuck, promised <= ROUNDING * noise)
 
 
+def fell_without_bound(task: Task, value: Array, taken: Array, after: LocalModels) -> Bool[Array, ""]:
+    """Whether f at the trial point is -∞, or lower than any digit of a number of ordinary size can tell."""
+    return (value == -np.inf) | (taken & (task.value_of(after) < -1.0 / task.eps**2))
+
+
 class Tried(NamedTuple):
     """The last length that was tried, and f there."""
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gnewt.kkt import LocalModels
 from gnewt.newton.arithmetic import Array, maximum, number, vdot, where, while_loop
-from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, noise_of
+from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, fell_without_bound, noise_of
 from gnewt.newton.loop import Iterate, Move, Proposal, Task, largest_shift, line_record, scale_of
 
 _FALL = 4.0
@@ -94,7 +94,9 @@ class LineSearch:
         stuck = ~(taken | tried.is_cut(task, after))
         # A step with a shift is not Newton's: what it promises tells nothing of how far the minimum is.
         promised = where(found.shift == 0, line.promises(1.0), np.inf)
-        code = end_of(found.definite, tried.value == -np.inf, stuck, promised, noise)
+        code = end_of(
+            found.definite, fell_without_bound(task, tried.value, taken, after), stuck, promised, noise
+        )
         record = line_record(task, at, found.shift, tried.length, found.inertia)
         longest = where(taken, 1.0, tried.length / 2)
         shift = where(found.definite, found.shift, at.memory.shift)

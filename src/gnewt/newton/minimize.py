@@ -14,15 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt._errors import PerformanceNotice, PlanError, WidthError
-from gnewt._typing import PyTree
+from gnewt._typing import Argument, PyTree
 from gnewt.graph import Graph, Structure
-from gnewt.kkt import LocalModels
+from gnewt.kkt import ENGINES, LocalModels, unknown_engine
 from gnewt.newton.arithmetic import as_known, known, largest, quietly
 from gnewt.newton.check import checked
 from gnewt.newton.factor import Factor
 from gnewt.newton.loop import Iterate, Proposal, Record, Search, State, Task, run, settle, start
 from gnewt.newton.numbers import Inertia, RealLike, as_count, as_real
 from gnewt.newton.objective import Objective, Point
+from gnewt.newton.options import check_args, check_kwargs, check_limits, check_tolerance
 from gnewt.newton.products import ProductSystem
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result, X
@@ -39,23 +40,23 @@ _LITTLE = 10
 
 
 def minimize(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     x0: X | Result[X],
-    args: tuple[PyTree, ...] = (),
+    args: Argument[tuple[PyTree, ...]] = (),
     *,
-    kwargs: Mapping[str, PyTree] | None = None,
-    search: Search | None = None,
+    kwargs: Argument[Mapping[str, PyTree] | None] = None,
+    search: Argument[Search | None] = None,
     has_aux: bool = False,
-    tol: float = 1e-8,
-    max_steps: int = 200,
-    order: OrderLike = "auto",
+    tol: Argument[RealLike] = 1e-8,
+    max_steps: Argument[int] = 200,
+    order: Argument[OrderLike] = "auto",
     curvature: str = "exact",
     engine: str = "auto",
     duals: str = "adjoint",
     back_substitution: str = "linear",
     verbose: bool = False,
-    callback: Callable[[Progress[X]], object] | None = None,
-    time_limit: float = float("inf"),
+    callback: Argument[Callable[[Progress[X]], object] | None] = None,
+    time_limit: Argument[float] = float("inf"),
     check: bool = True,
 ) -> Result[X]:
     """Minimise the objective by Newton's method. Works on the host, inside `jit`, and under `vmap`.
@@ -89,7 +90,8 @@ def minimize(
     search = choose_search(search, duals, back_substitution)
     curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
-    point = objective.at((begin_at, *args), kwargs)
+    tol, max_steps = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
+    point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
     slots = objective.slots(order)
     system = _system(point, search, slots, curvature, engine)
     if check and isinstance(system, System):
@@ -98,15 +100,18 @@ def minimize(
             again = slots if isinstance(slots, str) else "causal" if isinstance(search, Rollout) else "auto"
             point, system = better, _system(better, search, again, curvature, engine)
     if point.is_traced:
-        return _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))
+        result = _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))
+        return dataclasses.replace(result, tol=tol)
     host = _Host(system, search, callback, time_limit, Reporter(verbose))
-    return host.run(point, tol, max_steps, memory)
+    return dataclasses.replace(host.run(point, tol, max_steps, memory), tol=tol)
 
 
 def _system(
     point: Point, search: Search, order: SlotOrder, curvature: str, engine: str
 ) -> System | ProductSystem:
     """Plan, unless that is hopeless."""
+    if engine not in (*ENGINES, "products"):
+        raise unknown_engine(engine, (*ENGINES, "products"))
     if engine != "products":
         try:
             system = system_of(point, order, curvature, engine)

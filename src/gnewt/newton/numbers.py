@@ -46,13 +46,12 @@ def as_inertia(counts: Array) -> Inertia:
     return Inertia(*(as_count(counts[..., i]) for i in range(3)))
 
 
-def norm(x: Array) -> float:
-    """Euclidean norm as a Python float, safe against overflow of the squares."""
+def column_norms(x: Array) -> np.ndarray:
+    """Euclidean norm of each column, safe against overflow of the squares."""
     x = np.asarray(x, np.float64)
-    scale = float(np.max(np.abs(x), initial=0.0))
-    if scale == 0.0 or not np.isfinite(scale):
-        return scale
-    return scale * float(np.linalg.norm(x / scale))
+    scale = np.max(np.abs(x), axis=0, initial=0.0)
+    unit = np.where((scale > 0) & np.isfinite(scale), scale, 1.0)
+    return np.where(np.isfinite(scale), unit * np.linalg.norm(x / unit, axis=0), scale)
 
 
 def show(name: str, code: Count, text: Callable[[], str]) -> str:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._errors import GraphError, explain_error, user_line
+from gnewt._errors import GraphError, PlanError, explain_error, user_line
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Graph, Handle, Structure, evaluate
 from gnewt.newton.arithmetic import Array
@@ -102,7 +102,10 @@ class Objective:
         self.traced: TracedFunction | None = None
         if isinstance(target, Graph | Structure):
             if argnums != 0 or has_aux or keep:
-                raise GraphError("argnums and has_aux are for functions: a graph knows its inputs")
+                raise GraphError(
+                    "argnums and has_aux are for functions: a graph knows its inputs",
+                    remedy="leave them out; inputs of a graph are given as one list",
+                )
         elif callable(target):
             self.traced = trace_function(target, argnums, has_aux, keep)
         else:
@@ -110,7 +113,7 @@ class Objective:
                 explain_error(
                     f"expected a JAX function or a gnewt.Graph, got {type(target).__name__}",
                     user_line(),
-                    "pass the objective itself, not its value",
+                    "pass the objective itself, not its value; in this order: minimize(f, x0), newton_step(f)(x)",
                 )
             )
 
@@ -132,8 +135,13 @@ class Objective:
         tree: PyTree = args[0] if len(args) == 1 else tuple(args)
         return Point(structure.ravel(tree), structure.data, (), structure, None, False)
 
-    def slots(self, order: str | Sequence[Any] | np.ndarray) -> Any:
+    def slots(self, order: Argument[str | Sequence[Any] | np.ndarray]) -> Any:
         """Translate an order of handles into an order of slots."""
+        if not isinstance(order, str | Sequence | np.ndarray):
+            raise PlanError(
+                f"order is {order!r}, neither a name nor a sequence of slots",
+                remedy="use 'auto', a name in gnewt.plan.ORDERS, or all slots in the order of their elimination",
+            )
         if isinstance(order, str) or not isinstance(self.target, Graph):
             return order
         return [self.target.slots(h) if isinstance(h, Handle) else h for h in order]

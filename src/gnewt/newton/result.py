@@ -58,6 +58,8 @@ class Result(Generic[X]):
     factor: Factor | None
     """H at `x`, eliminated (not inside jit): its inertia says whether `x` is a minimum."""
     detail: str = dataclasses.field(default="", metadata={"static": True})
+    tol: Real = 0.0
+    """The tolerance that was asked for."""
 
     @property
     def success(self) -> Count:
@@ -71,10 +73,22 @@ class Result(Generic[X]):
     @property
     def message(self) -> str:
         """Cause and remedy; and whether an end that counts as a success is none to be glad of."""
-        text = MESSAGES[status_of(self.code, Status)] + (f": {self.detail}" if self.detail else "")
-        if self.factor is None or not self.success or not self.factor.inertia.negative:
-            return text
-        return f"{text}, but H has negative eigenvalues ({self.factor.inertia.negative}): no minimum; start elsewhere"
+        status = status_of(self.code, Status)
+        text = MESSAGES[status] + (f": {self.detail}" if self.detail else "")
+        if status == Status.CONVERGED and self.grad_norm > self.tol:
+            text += (
+                f", which follows the first gradient: ‖g‖∞ = {float(self.grad_norm):.1e} is at most "
+                f"tol·‖g(x0)‖∞/1000, and more than tol = {float(self.tol):.1e}; lower tol to go on"
+            )
+        inertia = None if self.factor is None else self.factor.inertia
+        if inertia is not None and self.success and inertia.negative:
+            return f"{text}, but H has negative eigenvalues ({inertia.negative}): no minimum; start elsewhere"
+        if inertia is not None and status == Status.MAX_STEPS and inertia.negative + inertia.zero:
+            return (
+                f"{text}; H is not positive definite at the last iterate ({inertia.negative} negative, {inertia.zero} zero "
+                "eigenvalues): the objective may have no minimum (unbounded below)"
+            )
+        return text
 
     def __str__(self) -> str:
         work = f"({self.num_factorizations} factorizations, {self.num_evaluations} evaluations, {self.num_gradients} gradients)"

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt._errors import PlanError
+from gnewt._typing import Argument
 from gnewt.kkt import DUALS, FoundPolicies, LocalModels
 from gnewt.newton.arithmetic import Array, known, maximum, minimum, number, where, while_loop
 from gnewt.newton.causal import CausalElimination, Swept, causal_elimination
-from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, noise_of
+from gnewt.newton.judge import Line, Trial, Tried, backtrack, end_of, fell_without_bound, noise_of
 from gnewt.newton.loop import (
     Iterate,
     Move,
@@ -168,7 +169,9 @@ class Rollout:
         lower, slower = self._change(models, shift, factor, up=False)
         higher, faster = self._change(models, shift, factor, up=True)
         stuck = ~taken & ~cut & (trial.drowns | (higher > largest_shift(models)))
-        code = end_of(done.good, tried.value == -np.inf, stuck, line.promises(1.0), noise)
+        code = end_of(
+            done.good, fell_without_bound(task, tried.value, taken, after), stuck, line.promises(1.0), noise
+        )
         record = line_record(task, at, shift, tried.length, np.full(3, -1, np.int32))
         memory = RolloutMemory(
             where(taken, lower, where(cut, shift, higher)),
@@ -213,7 +216,7 @@ class Rollout:
 BACK_SUBSTITUTIONS = ("linear", "nonlinear")
 
 
-def choose_search(search: Search | None, duals: str, back_substitution: str) -> Search:
+def choose_search(search: Argument[Search | None], duals: str, back_substitution: str) -> Search:
     """The search that `minimize` runs with: the given one, a trust region, or a rollout."""
     if back_substitution not in BACK_SUBSTITUTIONS or duals not in DUALS:
         raise PlanError(

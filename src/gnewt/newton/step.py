@@ -19,6 +19,7 @@ from gnewt.newton.check import checked
 from gnewt.newton.factor import Factor, null_names, singular_message
 from gnewt.newton.numbers import Count, Inertia, Real, RealLike, as_count, as_inertia, as_real, show
 from gnewt.newton.objective import Objective, Point
+from gnewt.newton.options import check_shift
 from gnewt.newton.statuses import StepStatus, status_of, step_status
 from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
 
@@ -106,8 +107,8 @@ class StepInfo:
 class StepOptions(TypedDict, total=False):
     """Further options of `newton_step` and `factorize`."""
 
-    order: OrderLike
-    shift: RealLike
+    order: Argument[OrderLike]
+    shift: Argument[RealLike]
     curvature: str
     engine: str
     check: bool
@@ -133,7 +134,7 @@ def newton_step(
 ) -> Callable[Concatenate[X, P], tuple[X, StepInfo]]: ...
 @overload
 def newton_step(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool = False,
@@ -141,13 +142,13 @@ def newton_step(
     **options: Unpack[StepOptions],
 ) -> Callable[..., PyTree]: ...
 def newton_step(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool = False,
     full_output: bool = False,
-    order: OrderLike = "auto",
-    shift: RealLike = 0.0,
+    order: Argument[OrderLike] = "auto",
+    shift: Argument[RealLike] = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
     check: bool = True,
@@ -174,7 +175,7 @@ def newton_step(
     Inside `jit` and `vmap` nothing can be raised: the step is NaN where H + μI is singular or a number is not
     finite, and `full_output` tells (`info.code`, `info.residual`). Steps are then not refined.
     """
-    objective = Objective(target, argnums, has_aux)
+    objective, shift = Objective(target, argnums, has_aux), check_shift(shift)
 
     def compute(*args: PyTree, **kwargs: PyTree) -> PyTree:
         factor = _factor(objective, args, kwargs, order, shift, curvature, engine, check)
@@ -195,7 +196,7 @@ def newton_step(
 
 @overload
 def factorize(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: Literal[False] = False,
@@ -203,20 +204,20 @@ def factorize(
 ) -> Callable[..., Factor]: ...
 @overload
 def factorize(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool,
     **options: Unpack[StepOptions],
 ) -> Callable[..., tuple[Factor, PyTree]]: ...
 def factorize(
-    target: Callable[..., PyTree] | Graph | Structure,
+    target: Argument[Callable[..., PyTree] | Graph | Structure],
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool = False,
     check: bool = True,
-    order: OrderLike = "auto",
-    shift: RealLike = 0.0,
+    order: Argument[OrderLike] = "auto",
+    shift: Argument[RealLike] = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
 ) -> Callable[..., Factor | tuple[Factor, PyTree]]:
@@ -224,7 +225,7 @@ def factorize(
 
     Arguments as in `newton_step`. A singular H gives a Factor that knows it (`is_singular`).
     """
-    objective = Objective(target, argnums, has_aux)
+    objective, shift = Objective(target, argnums, has_aux), check_shift(shift)
 
     def compute(*args: PyTree, **kwargs: PyTree) -> Factor | tuple[Factor, PyTree]:
         factor = _factor(objective, args, kwargs, order, shift, curvature, engine, check)
@@ -239,7 +240,7 @@ def _factor(
     objective: Objective,
     args: Sequence[PyTree],
     kwargs: Mapping[str, PyTree],
-    order: OrderLike,
+    order: Argument[OrderLike],
     shift: RealLike,
     curvature: str,
     engine: str,

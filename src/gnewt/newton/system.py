@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gnewt._errors import PlanError, WidthError
+from gnewt._errors import OptionError, PlanError, WidthError
 from gnewt._typing import PyTree
 from gnewt.graph import Handle, Maps, Plan, Structure, evaluate, forward, objective
 from gnewt.jaxprs.compat import put
@@ -134,6 +134,10 @@ class System:
             return self.derivatives(point, v)[2]
         return compiled(self.structure, gauss_newton_product)(self.maps, point, v)
 
+    def products(self, point: Point, columns: Array) -> Array:
+        """`product` with each of columns[N, k]."""
+        return compiled(self.structure, _products, self.curvature)(self.maps, point, columns)
+
     def nonfinite(self, point: Point, models: LocalModels) -> tuple[str, str] | None:
         """Name the first value or derivative that is not finite."""
         return first_nonfinite(self.structure, point.data, models)
@@ -188,6 +192,15 @@ def _derivatives(maps: Maps, point: Point, v: Array) -> tuple[Array, Array, Arra
     f = jax.value_and_grad(lambda x: point.original(maps, x))
     (value, gradient), (_, curved) = jax.jvp(f, (point.x,), (v,))
     return value, gradient, jnp.where(jnp.isfinite(value), curved, jnp.nan)
+
+
+def _products(curvature: str, maps: Maps, point: Point, columns: Array) -> Array:
+    def product(v: Array) -> Array:
+        if curvature == "exact":
+            return _derivatives(maps, point, v)[2]
+        return gauss_newton_product(maps, point, v)
+
+    return jax.vmap(product, 1, 1)(columns)
 
 
 def gauss_newton_product(maps: Maps, point: Point, v: Array) -> Array:
@@ -260,7 +273,17 @@ def memory_limit() -> float:
     """Bytes that a factor may take: `GNEWT_MAX_BYTES`, or 60 % of the machine's memory."""
     given = os.environ.get("GNEWT_MAX_BYTES")
     if given is not None:
-        return float(given)
+        try:
+            limit = float(given)
+        except ValueError:
+            limit = -1.0
+        if not limit >= 0:
+            raise OptionError(
+                f"GNEWT_MAX_BYTES is {given!r}",
+                "the environment",
+                "set it to a number of bytes, 8e9 for 8 GB, or unset it",
+            )
+        return limit
     try:
         return _MEMORY_SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # not a POSIX system

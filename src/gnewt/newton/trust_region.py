@@ -21,7 +21,7 @@ from gnewt.newton.arithmetic import (
     where,
     zeros_like,
 )
-from gnewt.newton.judge import Line, Trial, end_of, noise_of
+from gnewt.newton.judge import Line, Trial, end_of, fell_without_bound, noise_of
 from gnewt.newton.krylov import solve_with_products
 from gnewt.newton.loop import Iterate, Move, Proposal, Record, Task
 from gnewt.newton.subproblem import BallStep, Spectrum, begin_spectrum, forget, solve_subproblem
@@ -132,7 +132,7 @@ class TrustRegion:
 
         reach = norm(x) + norm(found.step)
         stuck = ~taken & ((close & proposal.wanted) | (radius <= task.eps * maximum(reach, tiny)))
-        unbounded = (value == -np.inf) | (taken & (task.value_of(after) < -1.0 / task.eps**2))
+        unbounded = fell_without_bound(task, value, taken, after)
         inside = (found.shift == 0) & (length < memory.radius)
         promise = minimum(memory.promise, where(inside, found.decrease, np.inf))
         code = end_of(found.found, unbounded, stuck, promise, trial.noise)

@@ -19,28 +19,11 @@ from gnewt._typing import Array, PyTree, X
 class Fixed:
     """Something that is no array, among arguments: a part of their form, not of their data.
 
-    A pytree without leaves. Two are equal if their values are, and of one type.
+    A pytree without leaves. What f makes of it is seen in the program of f; it needs no equality.
     """
 
     def __init__(self, value: object) -> None:
         self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Fixed) or type(self.value) is not type(other.value):
-            return False
-        if self.value is other.value:
-            return True
-        try:
-            # 0.0 and -0.0 are equal, and not the same constant.
-            return bool(self.value == other.value) and repr(self.value) == repr(other.value)
-        except Exception:  # an `==` of the user's, or of arrays
-            return False
-
-    def __hash__(self) -> int:
-        try:
-            return hash((type(self.value), self.value))
-        except TypeError:
-            return id(self.value)
 
     def __repr__(self) -> str:
         return repr(self.value)
@@ -68,7 +51,7 @@ def as_argnums(argnums: Any) -> int | tuple[int, ...]:
         raise TraceError(
             f"argnums = {argnums!r} is neither an integer nor a sequence of them",
             user_line(),
-            "give positions of arguments, counted from 0; to differentiate by an argument, pass it by position",
+            "give positions of arguments, counted from 0; values come later: newton_step(f)(x)",
         )
     return numbers
 

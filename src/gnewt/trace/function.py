@@ -19,7 +19,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
-from gnewt._errors import EffectNotice, TraceError, explain_error, user_line
+from gnewt._errors import ConstantError, EffectNotice, TraceError, explain_error, user_line
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Structure, check_family, check_structure
 from gnewt.jaxprs import (
@@ -53,6 +53,7 @@ from gnewt.trace.condense import Source, condense, lift_program
 from gnewt.trace.entry import Entry, Found, make_replay
 from gnewt.trace.lift import Distrust, Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
+from gnewt.trace.precision import refuse_half_precision
 
 _RULE_MODULES = (call_rules, elementwise_rules, index_rules, loop_rules, sum_rules)
 """Imported for the rules they register."""
@@ -136,7 +137,7 @@ class TracedFunction:
             return self._find(parts, chosen)
         except Untraceable as error:
             closed = take_apart(args, kwargs or {}, chosen, close=True)
-            if jax.tree_util.tree_structure(closed) == jax.tree_util.tree_structure(parts):
+            if len(jax.tree_util.tree_leaves(closed)) == len(jax.tree_util.tree_leaves(parts)):
                 raise error.reason from None
         try:
             found = self._find(closed, chosen)
@@ -151,11 +152,12 @@ class TracedFunction:
         leaves, tree = jax.tree_util.tree_flatten(args)
         structs = [_struct(leaf) for leaf in leaves]
         diff = [i in chosen for i, arg in enumerate(args) for _ in jax.tree_util.tree_leaves(arg)]
-        self._check_inputs(args, structs, diff)
+        all_names = leaf_names(self.f, args)
+        self._check_inputs(all_names, structs, diff)
         read = self._read(jax.tree_util.tree_unflatten(tree, structs))
         others = [leaf for leaf, d in zip(leaves, diff, strict=True) if not d]
         captured = [_own(v) for v in [*read.hoisted, *others]]
-        names = tuple(n for n, d in zip(leaf_names(self.f, args), diff, strict=True) if d)
+        names = tuple(n for n, d in zip(all_names, diff, strict=True) if d)
         source = Source(structs, diff, _leaf_order(args, chosen), len(read.hoisted))
         in_tree = jax.tree_util.tree_structure(self.inputs_of(args[:-1]))
 
@@ -210,9 +212,8 @@ class TracedFunction:
                 )
 
     def _check_inputs(
-        self, args: tuple[PyTree, ...], avals: Sequence[jax.ShapeDtypeStruct], diff: Sequence[bool]
+        self, names: Sequence[str], avals: Sequence[jax.ShapeDtypeStruct], diff: Sequence[bool]
     ) -> None:
-        names = leaf_names(self.f, args)
         size = 0
         for aval, name, d in zip(avals, names, diff, strict=True):
             if not d:
@@ -296,6 +297,7 @@ class TracedFunction:
         moving = [v for v, d in zip(program.ins, source.diff, strict=True) if d]
         if root < 0 or differentiated_vars(program).isdisjoint(moving):
             self._refuse_constant()
+        refuse_half_precision(program, moving)
         variables = source.variables
         num_inputs = sum(int(np.prod(a.shape, dtype=np.int64)) for a in variables)
         keep = np.concatenate([*ids[1:], np.zeros(0, np.int32)])
@@ -326,12 +328,10 @@ class TracedFunction:
 
     def _refuse_constant(self) -> None:
         name = getattr(self.f, "__name__", "the function")
-        raise TraceError(
-            explain_error(
-                f"the value of {name} does not depend on its inputs",
-                _function_line(self.f),
-                "check argnums, and that the result is not detached (stop_gradient, integers) everywhere",
-            )
+        raise ConstantError(
+            f"the value of {name} does not depend on its inputs",
+            _function_line(self.f),
+            "check argnums, and that the result is not detached (stop_gradient, integers) everywhere",
         )
 
 

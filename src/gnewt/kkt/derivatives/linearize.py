@@ -33,11 +33,11 @@ CURVATURES = ("exact", "gauss_newton")
 class LocalModels:
     """The numbers of one iterate: f, slots, total derivatives, and the structural nonzeros of K."""
 
-    value: Float[Array, ""]
-    slots: Float[Array, " S"]
-    duals: Float[Array, " S"]
+    value: Float[Array, "*batch"]
+    slots: Float[Array, "*batch S"]
+    duals: Float[Array, "*batch S"]
     """∂f/∂s for every slot: the gradient on the inputs, λ on the others."""
-    sources: Float[Array, " nnz"]
+    sources: Float[Array, "*batch nnz"]
     """Local Jacobians and Hessians at their structural nonzeros, in the order that plans expect."""
 
 

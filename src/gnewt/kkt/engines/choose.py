@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
 from jax import Array
 from jaxtyping import Float
 
-from gnewt._errors import PerformanceNotice, PlanError
+from gnewt._errors import PerformanceNotice, PlanError, user_line
 from gnewt.graph import Plan
 from gnewt.kkt.engines.elimination import Elimination
 from gnewt.kkt.engines.native.engine import NativeEngine, available
@@ -50,7 +50,7 @@ ENGINES = ("auto", *_ENGINES)
 def choose_engine(name: str, platform: str) -> tuple[str, str]:
     """Resolve `auto` for a platform (`cpu`, `gpu`, ...): (engine, why)."""
     if name not in ENGINES:
-        raise PlanError(f"unknown engine {name!r}", remedy=f"use one of {', '.join(ENGINES)}")
+        raise unknown_engine(name, ENGINES)
     if name == "native" and not available():
         raise PlanError(
             "the native engine was asked for, but its library is not there",
@@ -75,6 +75,12 @@ def _notice_once() -> None:
         PerformanceNotice,
         stacklevel=2,
     )
+
+
+def unknown_engine(name: object, known: Sequence[str]) -> PlanError:
+    """Make the error that names the engines there are."""
+    only = "; `products` is for minimize" if name == "products" else ""
+    return PlanError(f"unknown engine {name!r}", user_line(), f"use one of {', '.join(known)}{only}")
 
 
 def prepare(name: str, plan: Plan, num_sources: int, eps: float) -> Prepared:

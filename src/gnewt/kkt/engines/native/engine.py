@@ -8,6 +8,7 @@ and all of them search. docs/engine_guide.md explains the C++ side.
 from __future__ import annotations
 
 import ctypes
+import os
 from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from gnewt import _native
+from gnewt._errors import OptionError
 from gnewt.graph import Plan
 from gnewt.kkt.engines.elimination import Elimination
 from gnewt.kkt.engines.native.packing import NativeLayout, lay_out_native
@@ -97,9 +99,20 @@ class Solved(NamedTuple):
         return self.real[..., Real.SMALLEST_PIVOT]
 
 
+INSTRUCTION_SETS = ("baseline", "avx2", "avx512")
+"""Builds of the engine; the environment may choose one by `GNEWT_ISA`."""
+
+
 @cache
 def available() -> bool:
     """Whether the library is there and has the engine; registers it with JAX."""
+    wanted = os.environ.get("GNEWT_ISA", "")
+    if wanted not in ("", *INSTRUCTION_SETS):
+        raise OptionError(
+            f"GNEWT_ISA is {wanted!r}",
+            "the environment",
+            f"set it to one of {', '.join(INSTRUCTION_SETS)}, or unset it for the best one of this machine",
+        )
     library = _native.LIBRARY
     if library is None or not all(hasattr(library, name) for name in _TARGETS):
         return False
