@@ -108,6 +108,8 @@ PRIMITIVES: dict[str, Primitive] = {
     "reduce_precision": _straight(),
     "real": _straight(),
     "imag": _straight(),
+    "complex": _straight(),
+    "conj": _straight(),
     # Powers, exponentials, logarithms
     "square": _smooth(np.square, costly=False),
     "one_minus_square": _smooth(costly=False),
@@ -156,7 +158,7 @@ PRIMITIVES: dict[str, Primitive] = {
     **dict.fromkeys(("shift_left", "shift_right_logical", "shift_right_arithmetic"), _flat()),
     "stop_gradient": _flat(_same, own_rule=True),
     # Reductions
-    "reduce_sum": _reduction("add", np.add),
+    "reduce_sum": _reduction("add", np.add, curvature="none"),
     "reduce_prod": _reduction("mul", np.multiply),
     "reduce_max": _reduction("max", np.maximum, own_rule=True, curvature="none"),
     "reduce_min": _reduction("min", np.minimum, own_rule=True, curvature="none"),
@@ -166,10 +168,11 @@ PRIMITIVES: dict[str, Primitive] = {
     "argmin": Primitive(flat=True),
     "cummax": _running(np.maximum, curvature="none"),
     "cummin": _running(np.minimum, curvature="none"),
-    "cumsum": _running(np.add),
+    "cumsum": _running(np.add, curvature="none"),
     "cumprod": _running(np.multiply),
     "dot_general": Primitive(fold=folds.dot),
     "sort": Primitive(curvature="none", twice=False),
+    "fft": Primitive(curvature="none"),
     # Data movement
     "copy": Primitive(move=moves.copy),
     **dict.fromkeys(("optimization_barrier", "device_put"), Primitive(move=moves.copy)),
@@ -223,6 +226,9 @@ def fold_instr(instr: Instr, values: Sequence[jax.Array | np.ndarray]) -> list[n
     known = primitive(instr.prim)
     if known.move is not None:
         return known.move(instr, *values)
+    if any(v.size == 0 for v in values):
+        # NumPy knows no maximum of nothing.
+        return None
     if known.fold is not None:
         with np.errstate(all="ignore"):
             return [known.fold(instr, *values)]

@@ -16,7 +16,7 @@ import numpy as np
 from gnewt._errors import PerformanceNotice, PlanError, WidthError
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Graph, Structure
-from gnewt.kkt import ENGINES, LocalModels, unknown_engine
+from gnewt.kkt import ENGINES, unknown_engine
 from gnewt.newton.arithmetic import as_known, known, largest, quietly
 from gnewt.newton.check import checked
 from gnewt.newton.factor import Factor
@@ -95,7 +95,9 @@ def minimize(
     slots = objective.slots(order)
     system = _system(point, search, slots, curvature, engine)
     if check and isinstance(system, System):
-        better = checked(system, point, None if point.is_traced else _first_models(system, search, point))
+        task = Task(system, point)
+        models = None if point.is_traced else task.models(known(point.x), task.first_slots(search))
+        better = checked(system, point, models)
         if better is not point:
             again = slots if isinstance(slots, str) else "causal" if isinstance(search, Rollout) else "auto"
             point, system = better, _system(better, search, again, curvature, engine)
@@ -137,13 +139,6 @@ def _system(
     return structure.memo(("products", curvature), lambda: ProductSystem(structure, curvature))
 
 
-def _first_models(system: System | ProductSystem, search: Search, point: Point) -> LocalModels:
-    """Derivatives at the start. Where later ones begin with slots, these do, too: they are compiled once."""
-    if isinstance(system, System) and isinstance(search, Rollout):
-        return system.linearize(point, system.slots(point))
-    return system.linearize(point)
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Host:
     """The loop from the host: with progress, and with ways to stop it."""
@@ -157,7 +152,8 @@ class _Host:
     def run(self, point: Point, tol: RealLike, max_steps: int, memory: object) -> Result:
         system, search, began = self.system, self.search, time.monotonic()
         task = Task(system, point)
-        x, models = known(point.x), _first_models(system, search, point)
+        x = known(point.x)
+        models = task.models(x, task.first_slots(search))
         with quietly():
             state, limits = start(task, search, x, models, tol, max_steps, as_known(memory))
         if int(state.code) == Status.NONFINITE:

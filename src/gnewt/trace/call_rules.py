@@ -36,6 +36,7 @@ from gnewt.jaxprs.compat import DType, Numeric
 from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.constants import Const
 from gnewt.trace.elementwise_rules import elementwise
+from gnewt.trace.lanes import lanes_of_call
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.opaque_regions import NeedRegion
 from gnewt.trace.rules import Opaque, rule
@@ -59,6 +60,12 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
         raise NeedRegion(instr, lift.enclosing)
     if not any(floats):
         raise NeedRegion(instr, lift.enclosing)
+    lane = lanes_of_call(lift, instr, ins)
+    if lane is not None:
+        outer, lift.ctx = lift.ctx, lane.context
+        found = opaque_call(lift, lane.instr, lane.ins, reason)
+        lift.ctx = outer
+        return lane.restore(found)
     variable = [not isinstance(v, Const) for v in ins]
     cols, col_dtypes = split_columns(ins, instr.in_avals)
     data = [v for v in ins if isinstance(v, Const)]
@@ -84,9 +91,7 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
     if len(cols) > MAX_COLUMNS:
         refuse_wide(instr, len(cols), reason)
     jac = np.zeros((m, len(cols)), bool) if detached else None
-    known = primitive(instr.prim)
-    curved = not detached and (known.elementwise or known.curvature != "none")
-    hess = None if curved else "none"
+    hess = None if not detached and is_curved(instr) else "none"
     spec = CallSpec(key, instr.prim, call, m, jac, hess, None, note, detached)
     if not detached:
         check_differentiable([instr], call, [np.dtype(d) for d in col_dtypes], data)
@@ -101,6 +106,16 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
         next(parts).reshape(out.shape[0], *next(shapes_iter)) if ok else lift.constants.add_fixed(np.zeros(1))
         for ok in floats
     ]
+
+
+def is_curved(instr: Instr) -> bool:
+    """Whether an opaque equation may have a second derivative; a region has none if no equation in it has."""
+    if instr.region is not None:
+        return any(map(is_curved, instr.region.instrs))
+    known = primitive(instr.prim)
+    if instr.prim in ("abs", "sign") and any(a.dtype.kind == "c" for a in instr.in_avals):
+        return True
+    return not (known.curvature == "none" or known.move is not None or known.takes or known.flat)
 
 
 def by_reverse_mode(fn: CallFunction) -> CallFunction:

@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 
 from gnewt.graph import Family
 from gnewt.jaxprs import Program, shape_of
+from gnewt.jaxprs.complex_pairs import split_complex
 from gnewt.trace.assemble import Assembler
 from gnewt.trace.constants import Const, Constants
 from gnewt.trace.fuse import Fuser
@@ -72,7 +73,7 @@ def lift_program(
         seen: an empty one, to remember the values of variables for `outputs`.
         distrust: what is to be opaque.
     """
-    program = as_one(program) if distrust is None else program
+    program = as_one(program) if distrust is None else split_complex(program)
     forced: set[int] = set()
     prepared: dict[tuple[int, tuple[bool, ...]], tuple[Program, Program]] = {}
     while True:
@@ -91,6 +92,11 @@ def lift_program(
             blocks[i] = ids.reshape(1, *shape)
         variables, others = iter(blocks[i] for i in range(len(blocks))), iter(consts[source.num_hoisted :])
         values = [next(variables) if d else next(others) for d in source.diff]
+        # What has no entries is a constant.
+        values = [
+            v if isinstance(v, Const) or v.size else lifter.empty(a)
+            for v, a in zip(values, source.avals, strict=True)
+        ]
         try:
             outs = lifter.run(lifter.prepare(program, values), values)
         except NeedRegion as need:

@@ -146,7 +146,7 @@ class Constants:
     def elements(self, const: Const) -> np.ndarray:
         """Return the ids of all scalars of a constant, in its shape."""
         size = size_of(const.shape)
-        if const.start < 0:
+        if const.start < 0 and size:
             const.start = self._num_elements
             self._starts.append(const.start)
             self._owners.append(const.index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -38,10 +39,10 @@ def elementwise(lift: Lifter, instr: Instr, ins: list[Value], op: Op | None = No
     op = make_op(lift, instr) if op is None else op
     if not np.logical_and.reduce([o < 0 for o in operands]).any():
         return [lift.add_op(op, operands, aval.dtype)]
-    return [_mixed(lift, instr, operands, op, lambda rest: lift.add_op(op, rest, aval.dtype))]
+    return [fold_or_write(lift, instr, operands, op, lambda rest: lift.add_op(op, rest, aval.dtype))]
 
 
-def _mixed(
+def fold_or_write(
     lift: Lifter,
     instr: Instr,
     operands: list[np.ndarray],
@@ -78,13 +79,15 @@ def fold_places(lift: Lifter, instr: Instr, operands: list[np.ndarray], op: Op) 
             folded = fold_elementwise(instr, values)
             if folded is not None:
                 return (folded,)
-        out = op.fn([jnp.asarray(v) for v in values])
-        return (np.asarray(out) if xp is np else out,)
+        if xp is not np:
+            return (op.fn([jnp.asarray(v) for v in values]),)
+        with jax.ensure_compile_time_eval():  # known values stay known inside jit
+            return (np.asarray(op.fn([jnp.asarray(v) for v in values])),)
 
     return lift.constants.elements(lift.constants.apply(step, consts, [(operands[0].shape, dtype)])[0])
 
 
-@rule(*(name for name, known in PRIMITIVES.items() if known.elementwise))
+@rule(*(n for n, known in PRIMITIVES.items() if known.elementwise and n not in ("complex", "conj")))
 def _elementwise(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     """The general rule; those below replace it."""
     return elementwise(lift, instr, ins)
@@ -105,7 +108,7 @@ def _affine(lift: Lifter, instr: Instr, ins: list[Value], signs: tuple[int, ...]
     operands = lift.align(ins, shape_of(aval))
     if all((o < 0).any() for o in operands):
         # Places where everything is constant, or a constant zero is added, must not become rows.
-        return [_mixed(lift, instr, operands, make_op(lift, instr), add)]
+        return [fold_or_write(lift, instr, operands, make_op(lift, instr), add)]
     return [add(operands)]
 
 

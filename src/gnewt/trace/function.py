@@ -35,7 +35,15 @@ from gnewt.jaxprs import (
 )
 from gnewt.jaxprs.compat import AnyJaxpr, Equation
 from gnewt.jaxprs.liveness import drop_dead
-from gnewt.trace import call_rules, elementwise_rules, index_rules, loop_rules, sum_rules
+from gnewt.trace import (
+    call_rules,
+    cumulative_rules,
+    elementwise_rules,
+    index_rules,
+    loop_rules,
+    reduction_rules,
+    sum_rules,
+)
 from gnewt.trace.arguments import (
     Untraceable,
     as_argnums,
@@ -55,7 +63,15 @@ from gnewt.trace.lift import Distrust, Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
 from gnewt.trace.precision import refuse_half_precision
 
-_RULE_MODULES = (call_rules, elementwise_rules, index_rules, loop_rules, sum_rules)
+_RULE_MODULES = (
+    call_rules,
+    cumulative_rules,
+    elementwise_rules,
+    index_rules,
+    loop_rules,
+    reduction_rules,
+    sum_rules,
+)
 """Imported for the rules they register."""
 
 

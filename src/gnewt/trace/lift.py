@@ -121,6 +121,19 @@ class Lifter:
         ins = [v if size_of(v.shape) else self._empty(a) for v, a in zip(ins, instr.in_avals, strict=True)]
         if all_constant(ins):
             return self.fold(instr, ins)
+        if instr.outs and not any(size_of(shape_of(a)) for a in instr.out_avals):
+            return [self.empty(a) for a in instr.out_avals]
+        outs = self._apply(instr, ins)
+        return [
+            v if isinstance(v, Const) or v.size else self.empty(a)
+            for v, a in zip(outs, instr.out_avals, strict=True)
+        ]
+
+    def empty(self, aval: Aval) -> Const:
+        """What has no entries is a constant, whatever it was computed from."""
+        return self.constants.add_fixed(np.zeros((1, *shape_of(aval)), aval.dtype))
+
+    def _apply(self, instr: Instr, ins: list[Value]) -> list[Value]:
         if self.distrust and self._distrusted(instr):
             return self.rules["opaque"](self, instr, ins, "its derivatives did not agree with JAX's")
         try:
@@ -195,6 +208,12 @@ class Lifter:
         n = size_of(shape)
         block = self.pool.add(Block(CARRY, n, dtype, np.full(1, -1, np.int64), 0, instr=self.instr))
         return np.arange(block.start, block.stop, dtype=np.int32).reshape(shape)
+
+    def hold(self, ids: np.ndarray, dtype: DType) -> np.ndarray:
+        """Make values slots: each is computed once, whoever reads it."""
+        held = self.add_carries(ids.shape, dtype)
+        self.pool.alias.append((held, np.ascontiguousarray(ids)))
+        return held
 
     def add_op(self, op: Op, operands: Sequence[np.ndarray], dtype: DType) -> np.ndarray:
         """Write y = op(operands) at every place of equally shaped id arrays."""

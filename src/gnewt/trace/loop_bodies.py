@@ -23,6 +23,7 @@ from gnewt.trace.body_constants import settle_constants
 from gnewt.trace.body_pattern import BodyPattern, analyse_body, out_dtype
 from gnewt.trace.call_rules import by_reverse_mode, check_differentiable
 from gnewt.trace.constants import Const
+from gnewt.trace.fuse import MAX_ARGS
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.loop_carries import LoopCarries
 from gnewt.trace.scalar_pool import CallFunction, CallSpec, Take, split_arguments, split_columns
@@ -76,6 +77,12 @@ def run_body(lift: Lifter, instr: Instr, loop: LoopCarries, values: list[Value])
     ]
 
 
+def _is_dense(pattern: BodyPattern) -> bool:
+    """Whether most arguments are coupled; or many, by results that fusion would take apart (a sum over states)."""
+    density = pattern.density()
+    return density > 0.5 or (density > 0.25 and bool((pattern.jac.sum(1) > MAX_ARGS).all()))
+
+
 def _write_part(lift: Lifter, instr: Instr, part: Program, env: dict[int, Value], sums: list[bool]) -> None:
     """Write a part of the body, as a dense call or inside; its outputs go into `env`."""
     trim_program(part)
@@ -84,7 +91,7 @@ def _write_part(lift: Lifter, instr: Instr, part: Program, env: dict[int, Value]
     found = None
     if count <= LIFTED_ARGS and not _indexed_by_time(part, env):
         pattern = analyse_body(lift, part, values, sums)
-        if pattern is not None and (count <= DENSE_ARGS or pattern.density() > 0.5):
+        if pattern is not None and (count <= DENSE_ARGS or _is_dense(pattern)):
             found = dense_body(lift, instr, part, values, pattern)
     if found is None:
         found = lift.run(lift.prepare(part, values), values)

@@ -23,6 +23,9 @@ from gnewt.trace.lift import Lifter
 
 Arrays: TypeAlias = list[jax.Array]
 
+MOMENTS = 2
+"""Moments that one equation takes."""
+
 
 @dataclasses.dataclass(eq=False)
 class LoopCarries:
@@ -101,8 +104,10 @@ def program_length(program: Program) -> int:
     """Count the moments that lifting a program takes."""
     total = 2
     for instr in program.instrs:
-        total += 2
-        if instr.prim == "rolled":
+        total += MOMENTS
+        if instr.prim.startswith("cum"):
+            total += MOMENTS * (1 + instr.in_avals[0].shape[instr.params["axis"]])
+        elif instr.prim == "rolled":
             total += instr.params["rolled"].spec.length * program_length(instr.bodies[0])
         elif instr.prim == "scan" and instr.region is None:
             total += scan_spec(instr).length * program_length(instr.bodies[0])
@@ -205,12 +210,14 @@ def _run_constants(
         return jax.lax.scan(step, init, xs, length=length, reverse=reverse)
 
     def run(xp: ModuleType, *values: Known) -> tuple[Known, ...]:
+        if xp is np:
+            with jax.ensure_compile_time_eval():  # known values stay known inside jit
+                return tuple(np.asarray(v) for v in run(jnp, *values))
         full = [jnp.broadcast_to(v, (lead, *v.shape[1:])) for v in values]
         last, all_ = jax.jit(jax.vmap(one))(*full)
         if reverse:
             all_ = [a[:, ::-1] for a in all_]
-        found = [a.reshape(lead * length, *a.shape[2:]) for a in all_] + list(last)
-        return tuple(np.asarray(v) for v in found) if xp is np else tuple(found)
+        return (*(a.reshape(lead * length, *a.shape[2:]) for a in all_), *last)
 
     shapes = [(tuple(loop.init[j].shape[1:]), init_dtype(loop, j)) for j in group]
     outs = [((lead * length, *s), d) for s, d in shapes] + [((lead, *s), d) for s, d in shapes]

@@ -10,8 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gnewt._errors import TraceError, explain_error
-from gnewt.jaxprs import Instr, Lit, Program, is_float, literal_key, variables, where_of
+from gnewt.jaxprs import (
+    Instr,
+    Lit,
+    Program,
+    is_float,
+    literal_key,
+    shape_of,
+    size_of,
+    variables,
+    where_of,
+)
+from gnewt.jaxprs.lane_programs import split_lanes
 from gnewt.jaxprs.liveness import dependents, read_variables
+from gnewt.jaxprs.primitives import primitive
+
+_MAX_LOCAL = 4
+"""A region whose lanes read at most this many scalars takes in the elementwise equations that follow."""
 
 
 class NeedRegion(Exception):
@@ -46,7 +61,7 @@ def close_regions(program: Program, varying: Sequence[bool], opaque: Callable[[I
             continue
         if all(is_float(a.dtype) for a in instr.out_avals) or not _consumed_nonfloat(instrs, instr):
             continue
-        members = _closure(instrs, start)
+        members = _extended(program, instrs, _closure(instrs, start), found)
         joined = Program(
             program.avals, program.ins, program.consts, _join(program, instrs, members), program.outs
         )
@@ -89,14 +104,42 @@ def _closure(instrs: list[Instr], start: int) -> set[int]:
         members |= more
 
 
-def _join(program: Program, instrs: list[Instr], members: set[int]) -> list[Instr]:
+def _extended(program: Program, instrs: list[Instr], members: set[int], varying: set[int]) -> set[int]:
+    """Add elementwise equations that read nothing new, where every lane reads a few scalars only (an interpolation)."""
     inside = [instrs[i] for i in sorted(members)]
     made = {v for instr in inside for v in instr.outs}
-    ins = sorted(read_variables(inside) - made)
+    inputs = (read_variables(inside) - made) & varying
+    more = set(members)
+    for i in range(min(members), len(instrs)):
+        instr = instrs[i]
+        read = set(variables(instr.ins)) & varying
+        local = primitive(instr.prim).elementwise or instr.prim == "broadcast_in_dim"
+        if i not in more and local and read <= made | inputs and not read.isdisjoint(made):
+            more.add(i)
+            made.update(instr.outs)
+    if more == members:
+        return members
+    body, _ = _body(program, instrs, more)
+    flags = [v in varying for v in body.ins]
+    while (lanes := split_lanes(body, flags)) is not None:
+        body = lanes.program
+    width = sum(size_of(shape_of(body.avals[v])) for v, flag in zip(body.ins, flags, strict=True) if flag)
+    return more if width <= _MAX_LOCAL else members
+
+
+def _body(program: Program, instrs: list[Instr], members: set[int]) -> tuple[Program, list[Instr]]:
+    """The program of a region, and the equations outside."""
+    inside = [instrs[i] for i in sorted(members)]
+    made = {v for instr in inside for v in instr.outs}
     outside = [instr for i, instr in enumerate(instrs) if i not in members]
     read = read_variables(outside, program.outs)
     outs = [v for v in sorted(made) if v in read]
-    body = Program(program.avals, ins, [], inside, list(outs))
+    return Program(program.avals, sorted(read_variables(inside) - made), [], inside, list(outs)), outside
+
+
+def _join(program: Program, instrs: list[Instr], members: set[int]) -> list[Instr]:
+    body, outside = _body(program, instrs, members)
+    inside, ins, outs = body.instrs, body.ins, list(variables(body.outs))
     number = {v: i for i, v in enumerate(ins)}
     for instr in inside:
         for v in instr.outs:

@@ -1,4 +1,4 @@
-"""Rules for sums and products over axes: reduce_sum, cumsum, dot_general, convolution, reductions by max.
+"""Rules for sums over axes and products of arrays: reduce_sum, cumsum, dot_general, convolution.
 
 In: ids of operands. Out: ids of rows (sums) and of products, in the scalar pool.
 """
@@ -8,35 +8,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import SupportsIndex
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gnewt.jaxprs import Instr, is_float, shape_of, size_of
 from gnewt.jaxprs.compat import Aval, DType
 from gnewt.jaxprs.indices import join_batch
 from gnewt.jaxprs.moves import pad_axis
-from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.constants import PLUS, Const
 from gnewt.trace.elementwise_rules import multiply, product_op
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.rules import Opaque, rule
-from gnewt.trace.template import Op
 
-_MAX_DENSE = 4096
-"""Reductions by max, min or product over more variables than this go through a tree of small ones."""
 _MAX_PRODUCTS = 4_000_000
 """Products of two variable arrays larger than this become one dense family."""
 
 
-def _need_float(instr: Instr) -> None:
+def need_float(instr: Instr) -> None:
     if not is_float(instr.out_avals[0].dtype):
         raise Opaque("sums of integers that depend on the variables")
 
 
 @rule("reduce_sum")
 def _reduce_sum(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
-    terms = _terms(lift, instr, ins[0])
+    terms = reduced_terms(lift, instr, ins[0])
     return [
         terms[..., 0]
         if terms.shape[-1] == 1
@@ -44,9 +38,9 @@ def _reduce_sum(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     ]
 
 
-def _terms(lift: Lifter, instr: Instr, value: Value) -> np.ndarray:
+def reduced_terms(lift: Lifter, instr: Instr, value: Value) -> np.ndarray:
     """Bring what a reduction reduces to the last axis."""
-    _need_float(instr)
+    need_float(instr)
     ids = lift.ids(value)
     axes = [a + 1 for a in instr.params["axes"]]
     kept = [a for a in range(ids.ndim) if a not in axes]
@@ -69,7 +63,7 @@ def add_rows_without_zeros(lift: Lifter, terms: np.ndarray, dtype: DType) -> np.
 @rule("cumsum")
 def _cumsum(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     """A recurrence y_i = y_{i-1} + x_i: two terms each, never a triangle of terms."""
-    _need_float(instr)
+    need_float(instr)
     axis = instr.params["axis"] + 1
     ids = np.moveaxis(lift.ids(ins[0]), axis, 0)
     if instr.params["reverse"]:
@@ -85,7 +79,7 @@ def _cumsum(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
 
 @rule("dot_general")
 def _dot_general(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
-    _need_float(instr)
+    need_float(instr)
     (ca, cb), (ba, bb) = instr.params["dimension_numbers"]
     a, b = (
         _dot_operand(ins[0], instr.in_avals[0], ca, ba, lift),
@@ -154,7 +148,7 @@ def _dot_array(
 @rule("conv_general_dilated")
 def _convolution(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     """Patches on ids, then products or sparse rows."""
-    _need_float(instr)
+    need_float(instr)
     p = instr.params
     if p["batch_group_count"] != 1:
         raise Opaque("a convolution with batch groups")
@@ -208,46 +202,3 @@ def _convolution(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
         out = add_rows_without_zeros(lift, products.reshape(*shape, size[-1]), dtype)
     back = np.argsort(d.out_spec)
     return [out.transpose(0, *[int(i) + 1 for i in back])]
-
-
-@rule("reduce_max", "reduce_min", "reduce_prod")
-def _reduce_other(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
-    """One operation of many operands, with JAX's own rule for ties; long ones are dense calls."""
-    terms = _terms(lift, instr, ins[0])
-    count = terms.shape[-1]
-    if count == 1:
-        return [terms[..., 0]]
-    tree = lift.detached or count > _MAX_DENSE
-    if (count > 8 and not tree) or (terms < 0).any():
-        raise Opaque(f"{instr.prim} over {count} variables")
-    # In groups of eight, level by level: exact in value, and in derivative unless values tie across groups.
-    while terms.shape[-1] > 1:
-        parts = [terms[..., i : i + 8] for i in range(0, terms.shape[-1], 8)]
-        full = [p for p in parts if p.shape[-1] == 8]
-        level = []
-        if full:
-            level.append(_reduce_groups(lift, instr, np.stack(full, -2)))
-        if parts[-1].shape[-1] < 8:
-            last = parts[-1][..., None, :]
-            level.append(last[..., 0] if last.shape[-1] == 1 else _reduce_groups(lift, instr, last))
-        terms = np.concatenate(level, -1)
-    return [terms[..., 0]]
-
-
-def _reduce_groups(lift: Lifter, instr: Instr, groups: np.ndarray) -> np.ndarray:
-    count = groups.shape[-1]
-    op = _reduction_op(lift, instr, count)
-    return lift.add_op(op, [groups[..., i] for i in range(count)], instr.out_avals[0].dtype)
-
-
-def _reduction_op(lift: Lifter, instr: Instr, count: int) -> Op:
-    key = (instr.prim, count)
-    if key not in lift.ops:
-        bind = instr.eqn.primitive.bind
-        params = {**instr.params, "axes": (0,)}
-
-        def fn(values: Sequence[jax.Array]) -> jax.Array:
-            return bind(jnp.stack(values), **params)
-
-        lift.ops[key] = Op(key, instr.prim, fn, None, primitive(instr.prim).curvature)
-    return lift.ops[key]
