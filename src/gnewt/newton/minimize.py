@@ -18,7 +18,7 @@ from gnewt._typing import Argument, PyTree
 from gnewt.graph import Graph, Structure
 from gnewt.kkt import ENGINES, unknown_engine
 from gnewt.newton.arithmetic import as_known, known, largest, quietly
-from gnewt.newton.check import self_check
+from gnewt.newton.check import checked
 from gnewt.newton.factor import Factor
 from gnewt.newton.loop import Iterate, Proposal, Record, Search, State, Task, run, settle, start
 from gnewt.newton.numbers import Inertia, RealLike, as_count, as_real
@@ -27,7 +27,7 @@ from gnewt.newton.options import check_args, check_kwargs, check_limits, check_t
 from gnewt.newton.products import ProductSystem
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result, X
-from gnewt.newton.rollout import choose_search
+from gnewt.newton.rollout import Rollout, choose_search
 from gnewt.newton.statuses import Status
 from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
 from gnewt.newton.trust_region import TrustRegion
@@ -84,7 +84,7 @@ def minimize(
         verbose: show a row per step on standard error (not inside jit).
         callback: called with a `Progress` after each step; the run stops if it returns True (not inside jit).
         time_limit: seconds after which no further step is begun (not inside jit).
-        check: compare a new structure with JAX's derivatives of the function, once (not inside jit).
+        check: compare a new structure with JAX's derivatives of the function, once.
     """
     objective = Objective(target, 0, has_aux)
     search = choose_search(search, duals, back_substitution)
@@ -92,12 +92,20 @@ def minimize(
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     tol, max_steps = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
     point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
-    system = _system(point, search, objective.slots(order), curvature, engine)
+    slots = objective.slots(order)
+    system = _system(point, search, slots, curvature, engine)
+    if check and isinstance(system, System):
+        task = Task(system, point)
+        models = None if point.is_traced else task.models(known(point.x), task.first_slots(search))
+        better = checked(system, point, models)
+        if better is not point:
+            again = slots if isinstance(slots, str) else "causal" if isinstance(search, Rollout) else "auto"
+            point, system = better, _system(better, search, again, curvature, engine)
     if point.is_traced:
         result = _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))
         return dataclasses.replace(result, tol=tol)
     host = _Host(system, search, callback, time_limit, Reporter(verbose))
-    return dataclasses.replace(host.run(point, tol, max_steps, memory, check), tol=tol)
+    return dataclasses.replace(host.run(point, tol, max_steps, memory), tol=tol)
 
 
 def _system(
@@ -141,7 +149,7 @@ class _Host:
     time_limit: float
     reporter: Reporter
 
-    def run(self, point: Point, tol: RealLike, max_steps: int, memory: object, check: bool) -> Result:
+    def run(self, point: Point, tol: RealLike, max_steps: int, memory: object) -> Result:
         system, search, began = self.system, self.search, time.monotonic()
         task = Task(system, point)
         x = known(point.x)
@@ -152,8 +160,6 @@ class _Host:
             bad = system.nonfinite(point, state.models)
             detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
             return dataclasses.replace(_result(system, state, ()), detail=detail)
-        if check and isinstance(system, System):
-            system.structure.memo(("checked", system.curvature), lambda: self_check(system, point, models))
         propose = self._propose(task)
         history: list[Record] = []
         ended = None
