@@ -14,6 +14,7 @@ from gnewt._errors import (
     QPError,
     StepError,
     TraceError,
+    UncheckedWarning,
 )
 from gnewt._version import __version__
 from gnewt.explain import Report, explain
@@ -44,6 +45,7 @@ __all__ = [
     "StepInfo",
     "Structure",
     "TraceError",
+    "UncheckedWarning",
     "__version__",
     "clear_cache",
     "control",

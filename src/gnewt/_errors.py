@@ -84,6 +84,10 @@ class AccuracyWarning(UserWarning):
     """A Newton step whose achieved residual is far from rounding."""
 
 
+class UncheckedWarning(UserWarning):
+    """A structure that could not be compared with its function: no finite derivatives at any point that was tried."""
+
+
 class CurvatureWarning(UserWarning):
     """A result that only a positive definite H has, asked of one that is not."""
 

@@ -23,6 +23,8 @@ Maker: TypeAlias = Callable[["Draft"], Step | None]
 STEPS: dict[str, tuple[Maker, float]] = {}
 """Name → maker and its weight."""
 
+DEPTH = 2
+"""How deep calls are nested."""
 MAX_SIZE = 24
 """Scalars of a value: programs stay small, since compile time is what they cost."""
 _TRIES = 40
@@ -93,9 +95,23 @@ class Draft:
 
         places = [i for i, aval in enumerate(self.avals) if fits(aval)]
         if not places:
-            raise NothingFits
+            return self._make(kind, rank, least)
         weights = np.arange(1.0, len(places) + 1)
         return int(self.rng.choice(places, p=weights / weights.sum()))
+
+    def _make(self, kind: str, rank: int | None, least: int) -> int:
+        """Add a value of a kind that there is none of."""
+        if kind != "f":
+            name = "integers" if kind == "i" else "complex"
+            fn = STEPS[name][0](self)
+            assert fn is not None
+            return self.add(name, fn)
+        at = self.pick("f")
+        if rank == 0:
+            return self.add("scalar", lambda v: jnp.sum(v[at]))
+        if least == 0:
+            raise NothingFits
+        return self.add("vector", lambda v: fit(v[at], (max(least, 2),)))
 
     def number(self, low: float = -1.5, high: float = 1.5) -> Any:
         """Choose a constant, of the program's precision."""
@@ -181,7 +197,7 @@ def draft_program(
     shapes = _INPUTS[rng.integers(len(_INPUTS))]
     leaves, tree = jax.tree_util.tree_flatten(shapes, is_leaf=lambda s: isinstance(s, tuple))
     avals = [jax.ShapeDtypeStruct(s, dtype) for s in leaves]
-    draft = Draft(rng, avals, dtype, depth=2)
+    draft = Draft(rng, avals, dtype, depth=DEPTH)
     draft.grow(int(rng.integers(2, 5)))
     wanted = [draft.pick("f") for _ in range(int(rng.integers(1, 4)))] + [_last(draft)]
     weights = [draft.number(0.3, 1.5) for _ in wanted]
@@ -230,7 +246,7 @@ def make_program(seed: int) -> RandomProgram | None:
         x = point(number)
         v = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(x)])
         value, gradient, hessian = (np.asarray(part, np.float64) for part in both(v))
-        if max(np.abs(part).max() for part in (value, gradient, hessian)) <= _LARGEST:  # false for NaN
+        if all(np.abs(part).max() <= _LARGEST for part in (value, gradient, hessian)):  # false for NaN
             return RandomProgram(seed, f, x, names, inside, gradient, (hessian + hessian.T) / 2)
     return None
 

@@ -1,5 +1,8 @@
 """Derivatives of scalar programs by their own rules, compiled and on the native machine, against JAX's."""
 
+import pathlib
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +12,7 @@ from gnewt.graph import Family
 from gnewt.kkt.derivatives.interpreted import Interpreted, interpret
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.local import Written
-from gnewt.kkt.derivatives.machine import available
+from gnewt.kkt.derivatives.machine import OPERATIONS, available
 from gnewt.kkt.derivatives.written import write_derivatives
 
 
@@ -121,3 +124,17 @@ def test_the_machine_maps_over_batches_and_passes_nan_on():
     batch = jnp.stack([x, 2 * x, x - 1])
     np.testing.assert_array_equal(jax.jit(jax.vmap(hessian))(batch), jnp.stack([hessian(b) for b in batch]))
     assert np.isnan(hessian(x)[:, 3]).any() and np.isfinite(hessian(x)[:, 4]).all()
+
+
+def test_operations_are_numbered_as_in_the_library():
+    header = (pathlib.Path(__file__).parents[2] / "cpp/engine/scalars.hpp").read_text(encoding="utf-8")
+    names = re.search(r"enum Operation : int32_t \{(.*?)\}", header, re.DOTALL)[1]
+    library = [name.strip()[1:].lower() for name in names.split(",") if name.strip()]
+    assert library.pop() == "numoperations"
+    renamed = {
+        "select_n": "select",
+        "is_finite": "isfinite",
+        "is_nonzero": "isnonzero",
+        "integer_pow": "power",
+    }
+    assert library == [renamed.get(name, name) for name in OPERATIONS]

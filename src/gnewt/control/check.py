@@ -9,6 +9,7 @@ from typing import cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.errors import JAXIndexError, JAXTypeError
 
@@ -88,7 +89,7 @@ def _checked(leaf: ArrayLike, name: str) -> Array:
     array = strong(float(leaf) if isinstance(leaf, bool | int | float) else leaf)
     if not jnp.issubdtype(array.dtype, jnp.floating):
         raise bad(f"{name} has dtype {array.dtype}", "give real numbers: .astype(float)")
-    if not isinstance(array, Tracer) and not bool(jnp.all(jnp.isfinite(array))):
+    if not isinstance(array, Tracer) and not np.isfinite(np.asarray(array)).all():
         raise bad(f"{name} holds NaN or infinity", "give finite numbers")
     return array
 

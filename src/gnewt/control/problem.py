@@ -13,6 +13,7 @@ from typing import TypeAlias, TypedDict, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from gnewt._typing import Argument, Array, PyTree
 from gnewt.control.check import bad, bind, floats, like, next_state, past, rows, scalar, strong
@@ -112,6 +113,36 @@ class Stages:
         """The objective alone."""
         return lambda decision, given: self.with_states(decision, given)[0]
 
+    @cached_property
+    def run_carries(self) -> Callable[[PyTree, Given], Carry]:
+        """States with their memory, leaves [horizon + 1, ...]; compiled."""
+
+        def carries(decision: PyTree, given: Given) -> Carry:
+            us, given = self.split(decision, given)
+
+            def stage(carry: Carry, xs: tuple[PyTree, Stage]) -> tuple[Carry, Carry]:
+                after = self.advance(carry, xs[0], xs[1], given)
+                return after, after
+
+            _, later = jax.lax.scan(stage, given["start"], (us, self.stages(given)))
+            return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), given["start"], later)
+
+        return jax.jit(carries)
+
+    @cached_property
+    def expand_last_cost(self) -> Callable[[Carry, Given], tuple[Array, Array]]:
+        """Gradient and Hessian of l_T over the raveled carry; compiled."""
+
+        def expand(carry: Carry, given: Given) -> tuple[Array, Array]:
+            flat, unravel = ravel_pytree(carry)
+
+            def cost(z: jax.Array) -> Array | float | int:
+                return self.last_cost(unravel(z), given)
+
+            return jax.grad(cost)(flat), jax.hessian(cost)(flat)
+
+        return jax.jit(expand)
+
     def stages(self, given: Given) -> tuple[Array, PyTree]:
         """(stage numbers, data): what a scan over the stages runs over."""
         return jnp.arange(self.horizon), given["data"]
@@ -134,7 +165,7 @@ class Stages:
 
 
 class Problem:
-    """An optimal control problem. Immutable; `replace` makes one with other numbers.
+    """An optimal control problem. Immutable; `replace` makes one with other numbers. A pytree of its numbers.
 
     Args:
         dynamics: `dynamics(x, u, ...)`, the next state. x and u are pytrees.
@@ -220,8 +251,13 @@ class Problem:
 
     def with_given(self, given: Given) -> Problem:
         """The same problem with all its numbers replaced; they are not checked."""
-        out = object.__new__(Problem)
-        out.stages, out.given = self.stages, given
+        return Problem.of(self.stages, given)
+
+    @classmethod
+    def of(cls, stages: Stages, given: Argument[Given]) -> Problem:
+        """A problem of these parts, as JAX also makes them of placeholders."""
+        out = object.__new__(cls)
+        out.stages, out.given = stages, given
         return out
 
     def decision(self, us: PyTree) -> PyTree:
@@ -237,14 +273,7 @@ class Problem:
 
     def carries(self, decision: PyTree) -> Carry:
         """States with their memory: a dict with leaves [horizon + 1, ...]."""
-        us, given = self.stages.split(decision, self.given)
-
-        def stage(carry: Carry, xs: tuple[PyTree, Stage]) -> tuple[Carry, Carry]:
-            after = self.stages.advance(carry, xs[0], xs[1], given)
-            return after, after
-
-        _, later = jax.lax.scan(stage, given["start"], (us, self.stages.stages(given)))
-        return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), given["start"], later)
+        return self.stages.run_carries(decision, self.given)
 
     def simulate(
         self, policy: Callable[[Array, PyTree], PyTree], decision: PyTree = None
@@ -257,13 +286,23 @@ class Problem:
         """
         given = self.given if decision is None else self.stages.split(decision, self.given)[1]
 
-        def stage(
-            carry: Carry, at: tuple[Array, PyTree]
-        ) -> tuple[Carry, tuple[PyTree, PyTree, Array | float | int]]:
-            u = policy(at[0], carry["x"] if len(carry) == 1 else carry)
-            after = self.stages.advance(carry, u, at, given)
-            return after, (carry["x"], u, self.stages.cost(carry, u, at, given))
+        def run(given: Given) -> tuple[PyTree, PyTree, Array]:
+            def stage(
+                carry: Carry, at: tuple[Array, PyTree]
+            ) -> tuple[Carry, tuple[PyTree, PyTree, Array | float | int]]:
+                u = policy(at[0], carry["x"] if len(carry) == 1 else carry)
+                after = self.stages.advance(carry, u, at, given)
+                return after, (carry["x"], u, self.stages.cost(carry, u, at, given))
 
-        last, (xs, us, costs) = jax.lax.scan(stage, given["start"], self.stages.stages(given))
-        xs = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), xs, last["x"])
-        return xs, us, jnp.sum(costs) + self.stages.last_cost(last, given)
+            last, (xs, us, costs) = jax.lax.scan(stage, given["start"], self.stages.stages(given))
+            xs = jax.tree.map(lambda a, b: jnp.concatenate([a, b[None]]), xs, last["x"])
+            return xs, us, jnp.sum(costs) + self.stages.last_cost(last, given)
+
+        return jax.jit(run)(given)  # the policy may be another one at each call
+
+
+jax.tree_util.register_pytree_node(
+    Problem,
+    lambda problem: ((problem.given,), problem.stages),
+    lambda stages, children: Problem.of(stages, children[0]),
+)

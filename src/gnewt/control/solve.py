@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
-from typing import cast
+from typing import ClassVar, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Float
 
 from gnewt._errors import PlanError, explain_error
-from gnewt._typing import Argument, PyTree
+from gnewt._typing import Argument, Array, PyTree
 from gnewt.control.check import bad
 from gnewt.control.diagnose import name_nonfinite, naming_constants
-from gnewt.control.problem import Problem
+from gnewt.control.problem import Carry, Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.tables import find_places
 from gnewt.newton import Policy, Progress, Record, Result, Rollout, minimize
+from gnewt.newton.arithmetic import known
 from gnewt.newton.loop import Search
-from gnewt.newton.numbers import RealLike
+from gnewt.newton.numbers import Count, Real, RealLike, as_count, as_real, is_known, show
 from gnewt.newton.objective import Objective
 from gnewt.newton.policy import RuleGroup, make_policy
-from gnewt.newton.system import OrderLike
+from gnewt.newton.system import OrderLike, System, system_of
 
 METHODS = {
     "newton": ("adjoint", "linear"),
@@ -52,7 +54,7 @@ def solve(
     time_limit: Argument[float] = float("inf"),
     check: bool = True,
 ) -> Solution:
-    """Solve an optimal control problem.
+    """Solve an optimal control problem. Works on the host, inside `jit` and under `vmap`.
 
     Args:
         us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it.
@@ -74,10 +76,9 @@ def solve(
     if square_root and search is None:
         search = Rollout(duals, square_root=True)
     start = us.result if isinstance(us, Solution) else problem.decision(us)
+    with naming_constants(problem):
+        point = _objective(problem).at((start.x if isinstance(start, Result) else start, problem.given))
     if isinstance(order, str) and order == "stages":
-        decision = start.x if isinstance(start, Result) else start
-        with naming_constants(problem):
-            point = Objective(problem.stages.with_states, has_aux=True).at((decision, problem.given))
         order = stage_order(problem, point.structure)
     result = minimize(
         problem.stages.with_states,
@@ -95,7 +96,11 @@ def solve(
         time_limit=time_limit,
         check=check,
     )
-    return Solution(problem, method, name_nonfinite(problem, result), square_root)
+    system = None if result.factor is None else result.factor.system
+    if point.is_traced:
+        curvature = "gauss_newton" if duals != "adjoint" else "exact"
+        system = system_of(point, _objective(problem).slots(order), curvature)
+    return Solution(problem, name_nonfinite(problem, result), method, square_root, system)
 
 
 def switches(name: str) -> tuple[str, str]:
@@ -105,14 +110,23 @@ def switches(name: str) -> tuple[str, str]:
     return METHODS[name]
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solution:
-    """Outcome of `control.solve`: that of `gnewt.minimize`, and policies. Flat states and controls are `ravel_pytree`'s."""
+    """Outcome of `control.solve`: that of `gnewt.minimize`, and policies. Flat states and controls are `ravel_pytree`'s.
+
+    A pytree: a compiled function may return it. Inside jit and vmap, numbers and tables are traced; `code` and `success` say
+    how the run ended.
+    """
+
+    __no_type_check__: ClassVar[bool] = True  # JAX also fills pytrees with placeholders, which are no numbers
 
     problem: Problem
-    method: str
     result: Result[PyTree]
-    square_root: bool = False
+    method: str = dataclasses.field(metadata={"static": True})
+    square_root: bool = dataclasses.field(metadata={"static": True})
+    system: System | None = dataclasses.field(metadata={"static": True})
+    """What policies are eliminated with; None where there are none."""
 
     @property
     def us(self) -> PyTree:
@@ -121,7 +135,13 @@ class Solution:
     @cached_property
     def xs(self) -> PyTree:
         """States x_0 … x_T."""
-        return self.problem.rollout(self.result.x)
+        return self._carries["x"]
+
+    @cached_property
+    def _carries(self) -> Carry:
+        """States with their memory."""
+        with self._now():
+            return self.problem.carries(self.result.x)
 
     @property
     def params(self) -> PyTree:
@@ -135,28 +155,35 @@ class Solution:
         return self.problem.stages.split(self.result.x, self.problem.given)[1][name]
 
     @property
-    def fun(self) -> float:
-        return float(self.result.fun)
+    def fun(self) -> Real:
+        return as_real(self.result.fun)
 
     @property
-    def grad_norm(self) -> float:
-        return float(self.result.grad_norm)
+    def grad_norm(self) -> Real:
+        return as_real(self.result.grad_norm)
 
     @property
-    def num_steps(self) -> int:
-        return int(self.result.num_steps)
+    def num_steps(self) -> Count:
+        return as_count(self.result.num_steps)
 
     @property
     def history(self) -> tuple[Record, ...] | Record:
         return self.result.history
 
     @property
+    def code(self) -> Count:
+        """Number of a `gnewt.newton.Status`: what compiled code can branch on."""
+        return as_count(self.result.code)
+
+    @property
     def status(self) -> str:
+        """Name of the outcome. Inside jit use `code`."""
         return self.result.status
 
     @property
-    def success(self) -> bool:
-        return bool(self.result.success)
+    def success(self) -> Count:
+        found = self.result.success
+        return bool(found) if is_known(found) else found
 
     @property
     def message(self) -> str:
@@ -164,26 +191,41 @@ class Solution:
 
     # Policies
 
+    @property
+    def _is_traced(self) -> bool:
+        return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((self.result.x, self.problem.given)))
+
+    def _now(self) -> contextlib.AbstractContextManager[object]:
+        """Compute what is known at once, also where it is asked for inside jit."""
+        inside = isinstance(jnp.zeros(()), Tracer)
+        return jax.ensure_compile_time_eval() if inside and not self._is_traced else contextlib.nullcontext()
+
     @cached_property
     def factor_policy(self) -> Policy:
         """The policy over slots, as the elimination gives it."""
-        factor = self.result.factor
-        if factor is None:
+        factor, system = self.result.factor, self.system
+        if system is None:
             raise PlanError(
                 explain_error("there is no policy: the start was not finite", remedy="see `message`")
             )
         duals = METHODS[self.method][0]
-        with jax.ensure_compile_time_eval():  # asked for inside jit, it is still known now
-            return make_policy(factor.system, factor.point.data, factor.models, 0.0, duals, self.square_root)
+        with self._now():
+            if factor is not None:
+                data, models = factor.point.data, factor.models
+            else:
+                point = _objective(self.problem).at((self.result.x, self.problem.given))
+                data, models = point.data, system.linearize(point)
+            return make_policy(system, data, models, 0.0, duals, self.square_root)
 
     @cached_property
-    def _tables(self) -> dict[str, np.ndarray]:
+    def _tables(self) -> dict[str, Array]:
         """Feedforward, gains, and gradients and Hessians of the value function, by stages."""
         policy = self.factor_policy
         structure, groups = policy.structure, policy.groups
         controls, states = control_slots(self.problem, structure), state_slots(self.problem, structure)
-        for group in groups:
-            self._refuse_others(group, controls, states)
+        if not self._is_traced:
+            for group in groups:
+                self._refuse_others(group, controls, states)
         places = find_places([(g.inputs, g.listens) for g in groups], controls, states)
         parts = {
             "gains": [g.gain for g in groups],
@@ -191,8 +233,7 @@ class Solution:
             "gradient": [g.value_gradient for g in groups],
             "hessian": [g.value_hessian for g in groups],
         }
-        with jax.ensure_compile_time_eval():
-            return {name: np.asarray(places.read(name, found)) for name, found in parts.items()}
+        return {name: places.read(name, found) for name, found in parts.items()}
 
     def _refuse_others(self, group: RuleGroup, controls: np.ndarray, states: np.ndarray) -> None:
         """Raise PlanError if a control listens to something that is neither its state nor shared by all stages."""
@@ -220,51 +261,45 @@ class Solution:
             )
 
     @cached_property
-    def states(self) -> Float[np.ndarray, "T nx"]:
+    def states(self) -> Float[Array, "T nx"]:
         """x̄, raveled: what gains multiply the distance to. With a history, x is (past_u, past_x, x)."""
-        with jax.ensure_compile_time_eval():
-            carries = jax.tree.map(lambda a: a[:-1], self.problem.carries(self.result.x))
-            return np.asarray(jax.vmap(lambda c: ravel_pytree(c)[0])(carries))
+        return _rows(jax.tree.map(lambda a: known(a)[:-1], self._carries))
 
     @property
-    def gains(self) -> Float[np.ndarray, "T nu nx"]:
+    def gains(self) -> Float[Array, "T nu nx"]:
         """K of u = ū + k + K(x - x̄)."""
         return self._tables["gains"]
 
     @property
-    def feedforward(self) -> Float[np.ndarray, "T nu"]:
+    def feedforward(self) -> Float[Array, "T nu"]:
         """k: what the next step would change; about 0 at a solution."""
         return self._tables["feedforward"]
 
     @cached_property
-    def value_gradient(self) -> Float[np.ndarray, "stages nx"]:
+    def value_gradient(self) -> Float[Array, "stages nx"]:
         """∂V_t at x_t, t = 0 … T."""
-        return np.concatenate([self._tables["gradient"], self._last[0][None]])
+        return _joined(self._tables["gradient"], self._last[0])
 
     @cached_property
-    def value_hessian(self) -> Float[np.ndarray, "stages nx nx"]:
+    def value_hessian(self) -> Float[Array, "stages nx nx"]:
         """∂²V_t at x_t, t = 0 … T."""
-        return np.concatenate([self._tables["hessian"], self._last[1][None]])
+        return _joined(self._tables["hessian"], self._last[1])
 
     @cached_property
-    def _last(self) -> tuple[np.ndarray, np.ndarray]:
+    def _last(self) -> tuple[Array, Array]:
         """Gradient and Hessian of the final cost."""
         stages = self.problem.stages
         given = stages.split(self.result.x, self.problem.given)[1]
-        last, unravel = ravel_pytree(jax.tree.map(lambda a: a[-1], self.problem.carries(self.result.x)))
-
-        def cost(z: Array) -> Array | np.ndarray | float | int:
-            return stages.last_cost(unravel(z), given)
-
-        return np.asarray(jax.grad(cost)(last)), np.asarray(jax.hessian(cost)(last))
+        with self._now():
+            return stages.expand_last_cost(jax.tree.map(lambda a: known(a)[-1], self._carries), given)
 
     @cached_property
-    def _nominal(self) -> tuple[Array, Array, Array, Callable[[Array], PyTree]]:
-        with jax.ensure_compile_time_eval():
-            states = jnp.asarray(self.states)
-            controls = jax.vmap(lambda u: ravel_pytree(u)[0])(self.us)
-            unravel = ravel_pytree(jax.tree.map(lambda a: a[0], self.us))[1]
-            return states, controls, jnp.asarray(self.gains, states.dtype), unravel
+    def _nominal(self) -> tuple[Array, Array, Array, Callable[..., PyTree]]:
+        with self._now():
+            us = jax.tree.map(known, self.us)
+            unravel = ravel_pytree(jax.tree.map(lambda a: a[0], us))[1]
+            states, gains = jnp.asarray(self.states), jnp.asarray(self.gains)
+            return states, jnp.asarray(_rows(us)), gains.astype(states.dtype), unravel
 
     def policy(self, t: Array | int, x: PyTree) -> PyTree:
         """u = ū_t + K_t(x - x̄_t) at stage t. With a history, x is the dict {"x", "past_x", "past_u"}. Traceable."""
@@ -275,4 +310,20 @@ class Solution:
         return f"{'method':>10}: {self.method}\n{self.result}"
 
     def __repr__(self) -> str:
-        return str(self)
+        return show("Solution", self.result.code, self.__str__)
+
+
+def _objective(problem: Problem) -> Objective:
+    return Objective(problem.stages.with_states, has_aux=True)
+
+
+def _rows(tree: PyTree) -> Array:
+    """Leaves [T, ...] side by side, as `ravel_pytree` lays out each row."""
+    leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(tree)]
+    return (jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np).concatenate(leaves, axis=1)
+
+
+def _joined(rows: Array, last: Array) -> Array:
+    """A table with one more row."""
+    xp = jnp if isinstance(rows, Tracer) or isinstance(last, Tracer) else np
+    return xp.concatenate([rows, last[None]])

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax.core import Tracer
+
+from gnewt._typing import Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -25,8 +27,9 @@ class Places:
 
     def read(self, name: str, parts: Sequence[Array]) -> Array:
         """One table, from the numbers of all groups."""
-        flat = [*(jnp.ravel(p) for p in parts), jnp.zeros(1, parts[0].dtype)]
-        return jnp.concatenate(flat)[getattr(self, name)]
+        xp = jnp if any(isinstance(p, Tracer) for p in parts) else np
+        flat = [*(xp.ravel(p) for p in parts), xp.zeros(1, parts[0].dtype)]
+        return xp.concatenate(flat)[getattr(self, name)]
 
 
 def find_places(

@@ -4,7 +4,15 @@ In: a closed jaxpr. Out: a flat `Program` (`flatten`), its key (`keys`), what it
 values (`replay`). What is known about each primitive stands in one table (`primitives`).
 """
 
-from gnewt.jaxprs.flatten import ScanSpec, effectful, flatten_jaxpr, primitives_of, scan_spec, trace_jaxpr
+from gnewt.jaxprs.flatten import (
+    ScanSpec,
+    effectful,
+    flatten_jaxpr,
+    has_branches,
+    primitives_of,
+    scan_spec,
+    trace_jaxpr,
+)
 from gnewt.jaxprs.keys import literal_key, program_key, same_operand, value_key
 from gnewt.jaxprs.plain import plain_jaxpr
 from gnewt.jaxprs.program import (
@@ -31,6 +39,7 @@ __all__ = [
     "effectful",
     "flatten_jaxpr",
     "fold_program",
+    "has_branches",
     "is_float",
     "literal_key",
     "plain_jaxpr",

@@ -162,3 +162,41 @@ def _primitives(eqn: Equation) -> Iterator[tuple[str, Equation]]:
     for sub in compat.called_jaxprs(eqn):
         for inner in compat.open_jaxpr(sub)[0].eqns:
             yield from _primitives(inner)
+
+
+_BRANCHES = frozenset(
+    [
+        "select_n",
+        "cond",
+        "while",
+        "max",
+        "min",
+        "abs",
+        "sign",
+        "floor",
+        "ceil",
+        "round",
+        "clamp",
+        "sort",
+        "argmax",
+        "argmin",
+        "reduce_max",
+        "reduce_min",
+        "top_k",
+        "cummax",
+        "cummin",
+        "gt",
+        "lt",
+        "ge",
+        "le",
+        "eq",
+        "ne",
+        "rem",
+    ]
+)
+"""Primitives whose derivatives jump with their operands."""
+
+
+def has_branches(program: Program) -> bool:
+    """Whether a program chooses between values."""
+    return any(name in _BRANCHES for instr in program.instrs for name, _ in primitives_of(instr))

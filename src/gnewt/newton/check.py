@@ -1,56 +1,176 @@
 """Self-check of a new structure: its value, gradient and one H·v against JAX's derivatives of f itself.
 
-Once per structure, at the first point it is used at. Cheap: the compiled product serves for residuals later.
+Once per structure, when it is first used, on the host and inside jit alike (there at trace time, at random numbers). A
+structure that fails is not used: the parts that may be wrong are made opaque, and the new structure is checked in its turn.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
+from collections.abc import Iterator
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt._errors import InternalError
+from gnewt._errors import AccuracyWarning, InternalError, PerformanceNotice, UncheckedWarning, explain_error
 from gnewt.graph import Structure
 from gnewt.jaxprs import flatten_jaxpr, fold_program
 from gnewt.jaxprs.compat import Numeric
 from gnewt.jaxprs.flatten import VALUE_CALLS
 from gnewt.kkt import LocalModels, lifted_product
+from gnewt.newton.check_points import check_points
 from gnewt.newton.objective import Point
 from gnewt.newton.system import System
+from gnewt.trace import LOOPS, Distrust
 
 _TOLERANCE, _COARSE = 1e-6, 2e-2
 """Relative differences that are no bug, in double and in coarser precision: sums are taken in other orders."""
 _DOUBLE = 1e-12
 """An eps below this is that of double precision."""
 _CANCELS = 64.0
-"""How many roundings √eps of its largest term a gradient may be made of, where its terms cancel."""
+"""How many roundings √eps of its largest term a number may be made of, where its terms cancel."""
+_ENOUGH = 3
+"""Points with finite derivatives that are compared where the function has branches; else one."""
 
 
-def self_check(system: System, point: Point, models: LocalModels) -> None:
-    """Raise InternalError, naming a family, if the structure does not have the derivatives of f."""
+@dataclasses.dataclass(frozen=True)
+class _Difference:
+    """What the structure and the function do not agree in."""
+
+    what: str
+    error: float
+    """Relative."""
+    slot: int
+
+
+def checked(system: System, point: Point, models: LocalModels | None = None) -> Point:
+    """Return the point if its structure has the derivatives of f, else the point with a structure that has.
+
+    Args:
+        system: that of the point; its plan is not used.
+        point: structure and numbers of a call.
+        models: those of the point, where they are there already.
+
+    Raises:
+        InternalError: no part of the function that could be made opaque gives the right derivatives.
+    """
+    first = _first_difference(point, system, models)
+    if first is None:
+        return point
+    for distrust in _distrusts(point, first):
+        mended = _remade(point, distrust)
+        if mended is None or mended.entry is None or point.entry is None:
+            continue
+        if _first_difference(mended, dataclasses.replace(system, structure=mended.structure), None) is None:
+            point.entry.become(mended.entry)
+            what = explain_error(
+                _sentence(point.structure, first), _suspects(point.structure, first), _MENDED
+            )
+            warnings.warn(what, PerformanceNotice, stacklevel=4)
+            return mended
+    raise InternalError(_sentence(point.structure, first), _suspects(point.structure, first), _REMEDY)
+
+
+_MENDED = (
+    "nothing: the part was made opaque, and the derivatives agree now. This is a bug in gnewt: please report it with the "
+    "function"
+)
+_REMEDY = (
+    "this is a bug in gnewt: please report it with the function; meanwhile mark the part opaque "
+    "(wrap it in a jax.custom_vjp), or build a gnewt.Graph by hand"
+)
+
+
+def _remade(point: Point, distrust: Distrust) -> Point | None:
+    """The point with another structure of the same program."""
+    entry = None if point.entry is None else point.entry.remade(point.captured, distrust)
+    if entry is None:
+        return None
+    found = entry.find(point.captured)
+    assert found is not None
+    return dataclasses.replace(
+        point, data=found.data, structure=found.structure, replay=found.replay, entry=entry
+    )
+
+
+def _distrusts(point: Point, found: _Difference) -> Iterator[Distrust]:
+    """What to make opaque, from little to much: lines of code; all loops and branches; everything (None)."""
+    if point.entry is None:
+        return
+    lines = frozenset(f.where for f in _readers(point.structure, found.slot) if f.where)
+    yield lines
+    yield lines | {LOOPS}
+    yield None
+
+
+def _first_difference(point: Point, system: System, models: LocalModels | None) -> _Difference | None:
+    """Compare at a few points; None where all is well, or where nothing can be compared (with a warning)."""
+    done = point.structure.memo("checked", lambda: set[str]())
+    if system.curvature in done:
+        return None
+    compared, wanted = 0, _ENOUGH if point.entry is not None and point.entry.has_branches else 1
+    with jax.ensure_compile_time_eval():
+        for at in check_points(point):
+            given, models = models, None
+            difference = _difference(at, system, given)
+            if isinstance(difference, _Difference):
+                return difference
+            compared += difference
+            if compared >= wanted:
+                break
+    done.add(system.curvature)
+    if point.entry is not None:
+        point.entry.remake = None
+    if not compared:
+        where = point.structure.families[0].where
+        what = "unchecked: the value or the derivatives of the function are not finite at any point that was tried"
+        remedy = "check the step against jax.grad and jax.hessian once, or use check=False"
+        warnings.warn(explain_error(what, where, remedy), UncheckedWarning, stacklevel=5)
+    return None
+
+
+def _difference(point: Point, system: System, given: LocalModels | None) -> _Difference | bool:
+    """What differs at a point; else whether there was anything to compare."""
     structure = system.structure
     rng = np.random.default_rng(0)
     v = rng.choice([-1.0, 1.0], structure.num_inputs) * rng.uniform(0.5, 1.0, structure.num_inputs)
-    value, gradient, curved = _derivatives(system, point, jnp.asarray(v, structure.dtype))
-    tolerance = _TOLERANCE if structure.eps < _DOUBLE else _COARSE
-    _compare(structure, "value", np.atleast_1d(models.value), np.atleast_1d(value), tolerance, 0.0)
-    largest = float(np.max(np.abs(models.sources), initial=0.0))
-    floor = structure.eps**0.5
-    mine = np.asarray(models.duals)[: structure.num_inputs]
-    # At a solution the gradient is rounding: what cancels in it is as large as the other duals.
-    terms = max(largest, float(np.max(np.abs(models.duals), initial=0.0)))
-    _compare(structure, "gradient", mine, np.asarray(gradient), tolerance, _CANCELS * floor * terms)
-    if system.curvature == "exact":
-        ours = lifted_product(structure, np.asarray(models.sources), v)
-        _compare(structure, "Hessian-vector product", ours, np.asarray(curved), tolerance, floor * largest)
+    try:
+        theirs = _derivatives(system, point, jnp.asarray(v, structure.dtype))
+        models = system.linearize(point) if given is None else given
+    except jax.errors.JaxRuntimeError:  # a callback that refuses random numbers
+        return False
+    value, gradient, curved = (np.atleast_1d(np.asarray(t, np.float64)) for t in theirs)
+    if not all(np.all(np.isfinite(t)) for t in (value, gradient, curved)):
+        return False
+    duals, sources, slots = (np.asarray(a, np.float64) for a in (models.duals, models.sources, models.slots))
+    # At a solution the gradient is rounding: what cancels in it is as large as the other duals. And so is H·v of a function
+    # that is linear but for rounding (the standard deviation of two numbers).
+    terms = max(float(np.max(np.abs(a), initial=0.0)) for a in (sources, duals))
+    floor = _CANCELS * structure.eps**0.5 * terms
+    compare = partial(_compare, structure)
+    worst = compare("gradient", duals[: structure.num_inputs], gradient, floor)
+    if worst is None and system.curvature == "exact":
+        worst = compare("Hessian-vector product", lifted_product(structure, sources, v), curved, floor)
+    if worst is None:
+        floor *= float(np.max(np.abs(slots), initial=0.0))
+        other = compare("value", np.atleast_1d(np.asarray(models.value, np.float64)), value, floor)
+        if other is not None:
+            what = (
+                f"the value of the function and that of its graph differ (relative difference {other.error:.1e}), and their "
+                "derivatives agree: JAX's own derivatives may not belong to this value"
+            )
+            warnings.warn(explain_error(what, structure.families[0].where), AccuracyWarning, stacklevel=6)
+    return True if worst is None else worst
 
 
 def _derivatives(system: System, point: Point, v: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(f, g, H·v) of the function itself; operation by operation, in NumPy, where it is too long to compile."""
     if point.replay is None or not point.is_long:
-        return system.derivatives(point, v)
+        # Of the Gauss-Newton part JAX knows no product that would be independent of the graph: v is not used.
+        return system.derivatives(point, v) if system.curvature == "exact" else (*system.gradient(point), v)
     f = jax.value_and_grad(partial(point.replay, point.captured))
     closed = jax.make_jaxpr(lambda x, v: jax.jvp(f, (x,), (v,)))(jnp.asarray(point.x), v)
     hoisted: list[Numeric] = []
@@ -60,26 +180,29 @@ def _derivatives(system: System, point: Point, v: jax.Array) -> tuple[jax.Array,
 
 
 def _compare(
-    structure: Structure, what: str, ours: np.ndarray, theirs: np.ndarray, tolerance: float, floor: float
-) -> None:
-    if not np.all(np.isfinite(theirs)):
-        return
-    scale = max(float(np.max(np.abs(theirs), initial=0.0)), float(np.max(np.abs(ours), initial=0.0)), floor)
-    error = np.abs(ours - theirs)
+    structure: Structure, what: str, ours: np.ndarray, theirs: np.ndarray, floor: float
+) -> _Difference | None:
+    tolerance = _TOLERANCE if structure.eps < _DOUBLE else _COARSE
+    scale = max(float(np.max(np.abs(theirs), initial=0.0)), floor)
+    error = np.where(np.isfinite(ours), np.abs(ours - theirs), np.inf)
     worst = int(np.argmax(error))
-    if scale == 0.0 or error[worst] <= tolerance * scale:
-        return
-    where = _suspect(structure, worst if len(ours) == structure.num_inputs else 0)
-    raise InternalError(
-        f"the structure read from the objective has a wrong {what}: relative error "
-        f"{error[worst] / scale:.1e} at {structure.slot_name(worst)}",
-        where,
-        "this is a bug in gnewt: please report it with the function; meanwhile mark the part opaque "
-        "(wrap it in a jax.custom_vjp), or build a gnewt.Graph by hand",
+    if error[worst] <= tolerance * scale:
+        return None
+    return _Difference(what, float(error[worst] / scale), worst if len(ours) == structure.num_inputs else 0)
+
+
+def _sentence(structure: Structure, found: _Difference) -> str:
+    return (
+        f"the structure read from the objective has a wrong {found.what}: relative error {found.error:.1e} "
+        f"at {structure.slot_name(found.slot)}"
     )
 
 
-def _suspect(structure: Structure, slot: int) -> str:
-    """Name the families that read an input: the wrong one is among them or behind them."""
-    readers = [f for f in structure.families if np.any(f.args == slot)]
+def _readers(structure: Structure, slot: int) -> list:
+    """The families that read an input: the wrong one is among them or behind them."""
+    return [f for f in structure.families if np.any(f.args == slot)]
+
+
+def _suspects(structure: Structure, found: _Difference) -> str:
+    readers = _readers(structure, found.slot)
     return "; ".join(f"family {f.name} ({f.where})" for f in readers[:3]) or "no family reads it"

@@ -122,6 +122,12 @@ class Task:
     def models(self, x: Array, slots: Array | None = None) -> LocalModels:
         return self.system.linearize(dataclasses.replace(self.point, x=x), slots)
 
+    def first_slots(self, search: Search) -> Array | None:
+        """The graph at the start, for a search whose proposals bring theirs: derivatives then have one form."""
+        if isinstance(self.system, System) and getattr(search, "evaluates", False):
+            return self.system.slots(self.point)
+        return None
+
     def gradient(self, models: LocalModels) -> Array:
         return known(models.duals)[: self.size]
 
@@ -211,15 +217,14 @@ def start(
     size = largest(task.gradient(models))
     most = max_steps if is_traced(max_steps) else np.int32(max_steps)
     limits = Limits(maximum(1.0, _TOL_SHARE * size) * tol, most)
-    nan, zero = number(np.nan, x), np.int32(0)
-    record = Record(nan, nan, nan, nan, nan, np.full(3, -1, np.int32))
+    zero = np.int32(0)
     code = _ending(size <= limits.gradient, most <= 0)
     code = _code(where(all_finite(models), code, Status.NONFINITE))
     fresh = search.begin(task, x, models)
     same = jax.tree_util.tree_structure(memory) == jax.tree_util.tree_structure(fresh)
     memory = search.resume(memory) if same else fresh
     one = np.int32(1)
-    return State(zero, x, models, memory, code, zero, one, one, record), limits
+    return State(zero, x, models, memory, code, zero, one, one, _no_record(x)), limits
 
 
 def settle(
@@ -250,6 +255,11 @@ def settle(
     )
 
 
+def _no_record(x: Array) -> Record:
+    nan = number(np.nan, x)
+    return Record(nan, nan, nan, nan, nan, np.full(3, -1, np.int32))
+
+
 def _ending(small: Array, late: Array) -> Array:
     """Whether a run that may go on ends: by its gradient, or by its number of steps."""
     return where(small, int(Status.CONVERGED), where(late, int(Status.MAX_STEPS), int(Status.RUNNING)))
@@ -259,32 +269,64 @@ def _code(status: Array) -> Array:
     return jnp.asarray(status, jnp.int32) if is_traced(status) else np.int32(status)
 
 
-def advance(task: Task, search: Search, limits: Limits, state: State) -> State:
-    """Take one step: propose, linearise there, settle."""
-    proposal = search.propose(task, state.at)
-    after = jax.lax.cond(proposal.wanted, task.models, lambda *_: state.models, proposal.x, proposal.slots)
-    return settle(task, search, limits, state, proposal, after)
-
-
 def run(
     task: Task, search: Search, x: Array, tol: RealLike, max_steps: int, memory: object = None
 ) -> tuple[State, Record]:
     """Run to the end inside jit; the history has max_steps rows, NaN behind the last step."""
-    state, limits = start(task, search, x, task.models(x), tol, max_steps, memory)
-    rows = jax.tree_util.tree_map(lambda r: jnp.broadcast_to(r, (max_steps, *r.shape)), state.record)
+    slots = task.first_slots(search)
 
-    def once(carry: tuple[State, Record]) -> tuple[State, Record]:
-        before, rows = carry
-        after = advance(task, search, limits, before)
+    def begin(models: LocalModels) -> tuple[State, Limits]:
+        return start(task, search, x, models, tol, max_steps, memory)
+
+    def advance(before: State, limits: Limits, proposal: Proposal) -> tuple[State, LocalModels]:
+        there = proposal.x, proposal.slots
+        after = jax.lax.cond(proposal.wanted, task.models, lambda *_: before.models, *there)
+        return settle(task, search, limits, before, proposal, after), after
+
+    # A search that brings its slots starts inside the loop, in a round without a proposal: derivatives are then compiled
+    # once. Other searches call an engine, whose integers lax.cond would copy for every lane under vmap.
+    if slots is None:
+        begun, (state, limits), nothing = True, begin(task.models(x)), None
+    else:
+        begun, (state, limits) = False, _blank(lambda: begin(task.models(x, slots)))
+        nothing = _blank(lambda: search.propose(task, state.at))
+        nothing = nothing._replace(x=x, slots=slots, wanted=jnp.ones((), bool))
+
+    def once(carry: tuple[Array, State, Limits, Record]) -> tuple[Array, State, Limits, Record]:
+        begun, before, limits, rows = carry
+        if slots is None:
+            after, _ = advance(before, limits, search.propose(task, before.at))
+        else:
+            proposal = jax.lax.cond(begun, lambda: search.propose(task, before.at), lambda: nothing)
+            after, models = advance(before, limits, proposal)
+            after, limits = where(begun, (after, limits), begin(models))
         # The last row is written again where nothing moved; it is not counted.
         at = jnp.minimum(before.step, max_steps - 1)
-        moved = after.step > before.step
+        moved = begun & (after.step > before.step)
         rows = jax.tree_util.tree_map(
             lambda h, r: h.at[at].set(jnp.where(moved, r, h[at])), rows, after.record
         )
-        return after, rows
+        return begun | True, after, limits, rows
 
-    return jax.lax.while_loop(lambda c: c[0].code == Status.RUNNING, once, (state, rows))
+    def goes_on(carry: tuple[Array, State, Limits, Record]) -> Array:
+        return ~carry[0] | (carry[1].code == Status.RUNNING)
+
+    rows = jax.tree_util.tree_map(lambda r: jnp.broadcast_to(r, (max_steps, *r.shape)), _no_record(x))
+    _, state, _, rows = jax.lax.while_loop(goes_on, once, (np.bool_(begun), state, limits, rows))
+    return state, rows
+
+
+def _blank(make: Callable[[], Any]) -> Any:
+    """Zeros in the form of what a function would return."""
+    seen = []
+
+    def leaves() -> list[Array]:
+        found, tree = jax.tree_util.tree_flatten(make())
+        seen.append(tree)
+        return found
+
+    zeros = [jnp.zeros(s.shape, s.dtype) for s in jax.eval_shape(leaves)]
+    return jax.tree_util.tree_unflatten(seen[0], zeros)
 
 
 def all_finite(models: LocalModels) -> Array:

@@ -16,9 +16,9 @@ import numpy as np
 from gnewt._errors import PerformanceNotice, PlanError, WidthError
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Graph, Structure
-from gnewt.kkt import ENGINES, LocalModels, unknown_engine
+from gnewt.kkt import ENGINES, unknown_engine
 from gnewt.newton.arithmetic import as_known, known, largest, quietly
-from gnewt.newton.check import self_check
+from gnewt.newton.check import checked
 from gnewt.newton.factor import Factor
 from gnewt.newton.loop import Iterate, Proposal, Record, Search, State, Task, run, settle, start
 from gnewt.newton.numbers import Inertia, RealLike, as_count, as_real
@@ -84,7 +84,7 @@ def minimize(
         verbose: show a row per step on standard error (not inside jit).
         callback: called with a `Progress` after each step; the run stops if it returns True (not inside jit).
         time_limit: seconds after which no further step is begun (not inside jit).
-        check: compare a new structure with JAX's derivatives of the function, once (not inside jit).
+        check: compare a new structure with JAX's derivatives of the function, once.
     """
     objective = Objective(target, 0, has_aux)
     search = choose_search(search, duals, back_substitution)
@@ -92,12 +92,20 @@ def minimize(
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     tol, max_steps = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
     point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
-    system = _system(point, search, objective.slots(order), curvature, engine)
+    slots = objective.slots(order)
+    system = _system(point, search, slots, curvature, engine)
+    if check and isinstance(system, System):
+        task = Task(system, point)
+        models = None if point.is_traced else task.models(known(point.x), task.first_slots(search))
+        better = checked(system, point, models)
+        if better is not point:
+            again = slots if isinstance(slots, str) else "causal" if isinstance(search, Rollout) else "auto"
+            point, system = better, _system(better, search, again, curvature, engine)
     if point.is_traced:
         result = _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))
         return dataclasses.replace(result, tol=tol)
     host = _Host(system, search, callback, time_limit, Reporter(verbose))
-    return dataclasses.replace(host.run(point, tol, max_steps, memory, check), tol=tol)
+    return dataclasses.replace(host.run(point, tol, max_steps, memory), tol=tol)
 
 
 def _system(
@@ -141,18 +149,17 @@ class _Host:
     time_limit: float
     reporter: Reporter
 
-    def run(self, point: Point, tol: RealLike, max_steps: int, memory: object, check: bool) -> Result:
+    def run(self, point: Point, tol: RealLike, max_steps: int, memory: object) -> Result:
         system, search, began = self.system, self.search, time.monotonic()
         task = Task(system, point)
-        x, models = known(point.x), self._first_models(point)
+        x = known(point.x)
+        models = task.models(x, task.first_slots(search))
         with quietly():
             state, limits = start(task, search, x, models, tol, max_steps, as_known(memory))
         if int(state.code) == Status.NONFINITE:
             bad = system.nonfinite(point, state.models)
             detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
             return dataclasses.replace(_result(system, state, ()), detail=detail)
-        if check and isinstance(system, System):
-            system.structure.memo(("checked", system.curvature), lambda: self_check(system, point, models))
         propose = self._propose(task)
         history: list[Record] = []
         ended = None
@@ -177,13 +184,6 @@ class _Host:
         if ended is not None and int(state.code) in (Status.RUNNING, Status.MAX_STEPS):
             state = state._replace(code=np.int32(ended))
         return _result(system, state, tuple(history), self._last_factor(point, state))
-
-    def _first_models(self, point: Point) -> LocalModels:
-        """Derivatives at the start. Where later ones begin with slots, these do, too: they are compiled once."""
-        system = self.system
-        if isinstance(system, System) and isinstance(self.search, Rollout):
-            return system.linearize(point, system.slots(point))
-        return system.linearize(point)
 
     def _propose(self, task: Task) -> Callable[[Iterate], Proposal]:
         """The search's `propose`. Where there are products only it is nearly all of the work, and is compiled."""

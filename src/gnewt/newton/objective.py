@@ -15,7 +15,7 @@ from gnewt._errors import GraphError, PlanError, explain_error, user_line
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Graph, Handle, Structure, evaluate
 from gnewt.newton.arithmetic import Array
-from gnewt.trace import TracedFunction, trace_function
+from gnewt.trace import Entry, TracedFunction, trace_function
 
 LONG = 600
 """Equations of f beyond which its derivatives are not compiled: XLA takes minutes for an unrolled loop of a few
@@ -35,6 +35,8 @@ class Point:
     """The function itself, (captured, x) ↦ f; None for a graph, which is its own function."""
     is_long: bool
     """The function has too many equations for its derivatives to be compiled."""
+    entry: Entry | None = None
+    """What the structure came from; None for a graph, and inside compiled functions."""
 
     @property
     def is_traced(self) -> bool:
@@ -121,7 +123,7 @@ class Objective:
             found = self.traced.find(args, kwargs)
             x = found.structure.ravel(self.traced.inputs_of(args))
             long = found.num_equations > LONG
-            return Point(x, found.data, found.captured, found.structure, found.replay, long)
+            return Point(x, found.data, found.captured, found.structure, found.replay, long, found.entry)
         if kwargs:
             raise GraphError(
                 f"a graph was given keyword arguments: {', '.join(kwargs)}",

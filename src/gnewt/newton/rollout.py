@@ -95,6 +95,11 @@ class Rollout:
         """Curvature that derivatives are needed with: those of the nodes come from here unless λ is the adjoint."""
         return "exact" if self.duals == "adjoint" else "gauss_newton"
 
+    @property
+    def evaluates(self) -> bool:
+        """Proposals bring their slots."""
+        return True
+
     def begin(self, task: Task, x: Array, models: LocalModels) -> RolloutMemory:
         """Begin without a shift."""
         return RolloutMemory(number(0.0, x), number(1.0, x), number(1.0, x))

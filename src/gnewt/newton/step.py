@@ -15,13 +15,13 @@ from gnewt._errors import AccuracyWarning, StepError, explain_error
 from gnewt._typing import Argument, PyTree, X
 from gnewt.graph import Certificate, Graph, Structure
 from gnewt.kkt import EliminationStatus
-from gnewt.newton.check import self_check
+from gnewt.newton.check import checked
 from gnewt.newton.factor import Factor, null_names, singular_message
 from gnewt.newton.numbers import Count, Inertia, Real, RealLike, as_count, as_inertia, as_real, show
-from gnewt.newton.objective import Objective
+from gnewt.newton.objective import Objective, Point
 from gnewt.newton.options import check_shift
 from gnewt.newton.statuses import StepStatus, status_of, step_status
-from gnewt.newton.system import OrderLike, System, system_of
+from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
 
 P = ParamSpec("P")
 _DROPPED = ("the objective is not finite, through a part that is multiplied by zero or not selected", "")
@@ -164,7 +164,8 @@ def newton_step(
         shift: μ, added on the input diagonals only: exactly H + μI.
         curvature: `"exact"`, or `"gauss_newton"`, which keeps the curvature of the losses only.
         engine: `"auto"`, or one of `gnewt.ENGINES`.
-        check: compare each new structure with JAX's derivatives of the function, once.
+        check: compare each new structure with JAX's derivatives of the function, once; inside jit at random numbers, while
+            the function around it is traced.
 
     Returns:
         A function of the arguments (positional and by name, as for `jax.grad`) that returns a step in the form of the variables (`step`, or `step, info`
@@ -172,8 +173,7 @@ def newton_step(
         where there is no step, and warns where it is not accurate.
 
     Inside `jit` and `vmap` nothing can be raised: the step is NaN where H + μI is singular or a number is not
-    finite, and `full_output` tells (`info.code`, `info.residual`). Steps are then not refined, and the
-    structure is not checked.
+    finite, and `full_output` tells (`info.code`, `info.residual`). Steps are then not refined.
     """
     objective, shift = Objective(target, argnums, has_aux), check_shift(shift)
 
@@ -246,8 +246,18 @@ def _factor(
     engine: str,
     check: bool,
 ) -> Factor:
-    """Trace (or look up), plan (or look up), linearise, eliminate."""
+    """Trace (or look up), plan (or look up), linearise, eliminate; check a new structure."""
     point, slots = objective.at(args, kwargs), objective.slots(order)
+    factor = _factor_at(point, slots, shift, curvature, engine)
+    if not check or (not factor.is_traced and int(factor.numbers.status) == EliminationStatus.NONFINITE):
+        return factor
+    better = checked(factor.system, point, None if factor.is_traced else factor.models)
+    if better is point:
+        return factor
+    return _factor_at(better, slots if isinstance(slots, str) else "auto", shift, curvature, engine)
+
+
+def _factor_at(point: Point, slots: SlotOrder, shift: RealLike, curvature: str, engine: str) -> Factor:
     system = system_of(point, slots, curvature, engine)
     models, step, numbers = system.step(point, shift)
     factor = Factor(point, models, numbers, shift, step, system)
@@ -261,8 +271,6 @@ def _factor(
         step, numbers = oracle.factor_solve(models, shift, -models.duals[: system.structure.num_inputs])
         second = Factor(point, models, numbers, shift, step, oracle)
         factor = factor if int(second.numbers.status) == EliminationStatus.SINGULAR else second
-    if check and int(factor.numbers.status) != EliminationStatus.NONFINITE:
-        system.structure.memo(("checked", curvature), lambda: self_check(system, point, models))
     return factor
 
 

@@ -128,6 +128,10 @@ class System:
         """
         return compiled(self.structure, _derivatives)(self.maps, point, v)
 
+    def gradient(self, point: Point) -> tuple[Array, Array]:
+        """Compute (f, g) by JAX from the objective itself: where no H·v is asked for, it need not be compiled."""
+        return compiled(self.structure, _gradient)(self.maps, point)
+
     def product(self, point: Point, v: Array) -> Array:
         """Compute the product of v with the matrix that is solved with: H, or its Gauss-Newton part."""
         if self.curvature == "exact":
@@ -186,6 +190,10 @@ def _slots(maps: Maps, point: Point) -> Array:
 def value_at(maps: Maps, point: Point) -> Array:
     """Compute f by evaluating the graph."""
     return evaluate(point.structure, maps, point.data, point.x)[0]
+
+
+def _gradient(maps: Maps, point: Point) -> tuple[Array, Array]:
+    return jax.value_and_grad(lambda x: point.original(maps, x))(point.x)
 
 
 def _derivatives(maps: Maps, point: Point, v: Array) -> tuple[Array, Array, Array]:

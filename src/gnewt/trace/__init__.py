@@ -1,7 +1,17 @@
 """Trace: any JAX function of any pytree becomes a Structure."""
 
 from gnewt.trace.cache import clear_cache
-from gnewt.trace.entry import Found
+from gnewt.trace.entry import Entry, Found
 from gnewt.trace.function import TracedFunction, trace_function, trace_graph
+from gnewt.trace.lift import LOOPS, Distrust
 
-__all__ = ["Found", "TracedFunction", "clear_cache", "trace_function", "trace_graph"]
+__all__ = [
+    "LOOPS",
+    "Distrust",
+    "Entry",
+    "Found",
+    "TracedFunction",
+    "clear_cache",
+    "trace_function",
+    "trace_graph",
+]

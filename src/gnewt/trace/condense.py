@@ -20,8 +20,8 @@ from gnewt.trace.assemble import Assembler
 from gnewt.trace.constants import Const, Constants
 from gnewt.trace.fuse import Fuser
 from gnewt.trace.groups import Groups
-from gnewt.trace.lift import Lifter, Seen
-from gnewt.trace.opaque_regions import NeedRegion
+from gnewt.trace.lift import Distrust, Lifter, Seen
+from gnewt.trace.opaque_regions import NeedRegion, as_one
 from gnewt.trace.outputs import Numbering
 from gnewt.trace.tail import live_scalars, peel
 
@@ -64,19 +64,21 @@ def lift_program(
     captured: Sequence[ArrayLike],
     rules: dict[str, Callable] | None,
     seen: Seen | None,
+    distrust: Distrust = frozenset(),
 ) -> tuple[Lifter, list[np.ndarray]]:
     """Lift a program, starting again whenever an equation must join a region; also the ids of its outputs.
 
     Args:
         captured: what the function captures, then the arguments that are no variables.
         seen: an empty one, to remember the values of variables for `outputs`.
+        distrust: what is to be opaque.
     """
-    program = split_complex(program)
+    program = as_one(program) if distrust is None else split_complex(program)
     forced: set[int] = set()
     prepared: dict[tuple[int, tuple[bool, ...]], tuple[Program, Program]] = {}
     while True:
         lifter = Lifter(rules)
-        lifter.forced, lifter.prepared = forced, prepared
+        lifter.forced, lifter.prepared, lifter.distrust = forced, prepared, distrust or frozenset()
         lifter.seen = None if seen is None else Seen(seen.share)
         consts = [
             lifter.constants.add_input(None if isinstance(v, Tracer) else v, np.shape(v), jax.typeof(v).dtype)

@@ -12,11 +12,13 @@ import jax
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from gnewt._errors import TraceError
 from gnewt._typing import Array
 from gnewt.graph import Data, Structure
 from gnewt.jaxprs import Program, run_program, value_key
 from gnewt.jaxprs.compat import put
 from gnewt.trace.condense import Condensed, Source
+from gnewt.trace.lift import Distrust
 
 Replay = Callable[[Sequence[ArrayLike], Array], Array]
 """f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure."""
@@ -33,6 +35,7 @@ class Found:
     captured: list[ArrayLike]
     num_equations: int
     """Equations that a replay runs one after the other: what it costs to compile."""
+    entry: Entry
 
 
 @dataclasses.dataclass(eq=False)
@@ -43,6 +46,12 @@ class Entry:
     condensed: Condensed
     replay: Replay
     num_equations: int
+    has_branches: bool
+    """Whether the function chooses between values: one point does not show all of it."""
+    remake: Callable[[Sequence[ArrayLike], Distrust], Entry] | None
+    """Makes another structure of the same program, with parts made opaque; None where the structure has been checked."""
+    repeatable: bool = True
+    """False where the program itself holds a tracer: it can run inside the caller's trace alone."""
     last: tuple[tuple[ArrayLike, ...], Data] | None = None
     """Captured values and data of the last concrete call."""
 
@@ -50,8 +59,22 @@ class Entry:
         """Compute the data columns from current values; None if a value that shaped the structure differs."""
         data = self._data(captured)
         return (
-            None if data is None else Found(self.structure, data, self.replay, captured, self.num_equations)
+            None
+            if data is None
+            else Found(self.structure, data, self.replay, captured, self.num_equations, self)
         )
+
+    def remade(self, captured: Sequence[ArrayLike], distrust: Distrust) -> Entry | None:
+        """Make another structure of the same program, with some parts opaque; None where that is not possible."""
+        try:
+            return None if self.remake is None else self.remake(captured, distrust)
+        except TraceError:  # too wide for one opaque node, or JAX cannot differentiate a part by itself
+            return None
+
+    def become(self, other: Entry) -> None:
+        """Stand for another structure of the same program from now on."""
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(other, field.name))
 
     def _data(self, captured: Sequence[ArrayLike]) -> Data | None:
         if self.last is not None and _all_same(self.last[0], captured):

@@ -27,6 +27,7 @@ from gnewt.jaxprs import (
     Program,
     effectful,
     flatten_jaxpr,
+    has_branches,
     is_float,
     plain_jaxpr,
     trace_jaxpr,
@@ -58,7 +59,7 @@ from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.cache import StructureCache, structures
 from gnewt.trace.condense import Source, condense, lift_program
 from gnewt.trace.entry import Entry, Found, make_replay
-from gnewt.trace.lift import Seen, differentiated_vars
+from gnewt.trace.lift import Distrust, Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
 from gnewt.trace.precision import refuse_half_precision
 
@@ -177,7 +178,8 @@ class TracedFunction:
         in_tree = jax.tree_util.tree_structure(self.inputs_of(args[:-1]))
 
         def make() -> Entry:
-            return self._trace(read, source, names, in_tree, captured)
+            form = dataclasses.replace(read, hoisted=[])  # an entry keeps no values, which may be tracers
+            return self._trace(form, source, names, in_tree, captured)
 
         if not read.program.repeatable:
             found = make().find(captured)
@@ -293,6 +295,7 @@ class TracedFunction:
         names: Sequence[str],
         in_tree: Any,
         captured: Sequence[ArrayLike],
+        distrust: Distrust = frozenset(),
     ) -> Entry:
         """Make the structure of the objective; auxiliary data plays no part in it but for what is kept."""
         if read.dropped:
@@ -305,7 +308,7 @@ class TracedFunction:
         asked = [v for v, flag in zip(aux, kept, strict=True) if flag]
         lifted = _part(read.program, [*program.outs, *asked]) if asked else program
         seen = None if read.aux is None else Seen(bool(asked))
-        lifter, ids = lift_program(lifted, source, captured, self.rules, seen)
+        lifter, ids = lift_program(lifted, source, captured, self.rules, seen, distrust)
         root = int(ids[0][0])
         moving = [v for v, d in zip(program.ins, source.diff, strict=True) if d]
         if root < 0 or differentiated_vars(program).isdisjoint(moving):
@@ -332,7 +335,12 @@ class TracedFunction:
         for family in condensed.families:
             check_family(family, num_inputs, condensed.num_slots)
         replay = make_replay(program, structure, source)
-        return Entry(structure, condensed, replay, len(program.instrs))
+
+        def remake(captured: Sequence[ArrayLike], distrust: Distrust) -> Entry:
+            return self._trace(read, source, names, in_tree, captured, distrust)
+
+        branches, repeatable = has_branches(program), read.program.repeatable
+        return Entry(structure, condensed, replay, len(program.instrs), branches, remake, repeatable)
 
     def _refuse_constant(self) -> None:
         name = getattr(self.f, "__name__", "the function")

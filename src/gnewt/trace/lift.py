@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt.jaxprs import Instr, Lit, Program, bind_instr, shape_of, size_of
+from gnewt.jaxprs import Instr, Lit, Program, bind_instr, shape_of, size_of, where_of
 from gnewt.jaxprs.compat import Aval, DType
 from gnewt.jaxprs.liveness import dependents, last_reads, read_variables
 from gnewt.jaxprs.primitives import fold_instr, primitive
@@ -21,6 +21,11 @@ from gnewt.trace.rules import RULES, Opaque, Rule
 from gnewt.trace.scalar_pool import CALL, CARRY, INPUT, OP, ROW, Block, CallSpec, Pool
 from gnewt.trace.template import Op
 from gnewt.trace.unrolled_loops import roll_program
+
+Distrust: TypeAlias = frozenset[str] | None
+"""What is to be opaque: lines (`file:line`), LOOPS; None for the whole function."""
+LOOPS = "loops"
+"""All loops and branches of the function itself."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -60,6 +65,8 @@ class Lifter:
         self.prepared: dict[tuple[int, tuple[bool, ...]], tuple[Program, Program]] = {}
         self.forced: set[int] = set()
         """Equations (by identity) found opaque with results that cannot be slots."""
+        self.distrust: frozenset[str] = frozenset()
+        """Equations that a check found wrong: by line, or all loops."""
         self.enclosing: list[Instr] = []
         """The loops we are inside of."""
         self.detached = False
@@ -97,7 +104,8 @@ class Lifter:
             inputs = [v for v, flag in zip(program.ins, varying, strict=True) if flag]
             found = dependents(program.instrs, inputs)
             # The program itself is kept: its identity is the key.
-            self.prepared[memo] = (program, roll_program(program, found, inputs))
+            rolled = program if LOOPS in self.distrust else roll_program(program, found, inputs)
+            self.prepared[memo] = (program, rolled)
 
         def opaque(instr: Instr) -> bool:
             known = instr.prim in self.rules or primitive(instr.prim).move is not None
@@ -126,6 +134,8 @@ class Lifter:
         return self.constants.add_fixed(np.zeros((1, *shape_of(aval)), aval.dtype))
 
     def _apply(self, instr: Instr, ins: list[Value]) -> list[Value]:
+        if self.distrust and self._distrusted(instr):
+            return self.rules["opaque"](self, instr, ins, "its derivatives did not agree with JAX's")
         try:
             move = primitive(instr.prim).move
             if move is not None:
@@ -140,6 +150,11 @@ class Lifter:
         except Unknown:
             reason = "indices or predicate known only at run time"
         return self.rules["opaque"](self, instr, ins, reason)
+
+    def _distrusted(self, instr: Instr) -> bool:
+        if LOOPS in self.distrust and instr.bodies and not self.enclosing:
+            return True
+        return primitive(instr.prim).move is None and where_of(instr) in self.distrust
 
     def fold(self, instr: Instr, ins: Sequence[Const]) -> list[Value]:
         """Apply an equation to constants: a step of the prelude."""

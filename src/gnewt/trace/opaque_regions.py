@@ -158,3 +158,14 @@ def _join(program: Program, instrs: list[Instr], members: set[int]) -> list[Inst
     later = [instr for instr in outside if not depends.isdisjoint(instr.outs)]
     before = [instr for instr in outside if depends.isdisjoint(instr.outs)]
     return [*before, region, *later]
+
+
+def as_one(program: Program) -> Program:
+    """Replace all equations of a program by one region."""
+    first, ins = program.instrs[0], [*program.ins, *[v for v, _ in program.consts]]
+    outs = variables(program.outs)
+    whole = Instr("function", {}, ins, outs, first.eqn, key=("function", program.key), site=first.site)
+    whole.region = Program(program.avals, ins, [], program.instrs, list(outs))
+    whole.in_avals = tuple(program.avals[v] for v in ins)
+    whole.out_avals = tuple(program.avals[v] for v in outs)
+    return Program(program.avals, program.ins, program.consts, [whole], program.outs, program.key)
