@@ -14,6 +14,7 @@ from gnewt.jaxprs.flatten import (
     trace_jaxpr,
 )
 from gnewt.jaxprs.keys import literal_key, program_key, same_operand, value_key
+from gnewt.jaxprs.numpy_run import count_operations, fold_program
 from gnewt.jaxprs.plain import plain_jaxpr
 from gnewt.jaxprs.program import (
     Instr,
@@ -26,7 +27,7 @@ from gnewt.jaxprs.program import (
     variables,
     where_of,
 )
-from gnewt.jaxprs.replay import bind_instr, bind_scalars, fold_program, run_program
+from gnewt.jaxprs.replay import bind_instr, bind_scalars, run_program
 
 __all__ = [
     "Instr",
@@ -36,6 +37,7 @@ __all__ = [
     "ScanSpec",
     "bind_instr",
     "bind_scalars",
+    "count_operations",
     "effectful",
     "flatten_jaxpr",
     "fold_program",

@@ -45,6 +45,12 @@ def convert(instr: Instr, x: np.ndarray) -> np.ndarray:
     return x.astype(instr.params["new_dtype"])
 
 
+def bitcast(instr: Instr, x: np.ndarray) -> np.ndarray:
+    """bitcast_convert_type, between types of one width or of others."""
+    shape = (x.shape[0], *instr.out_avals[0].shape)
+    return np.ascontiguousarray(x).reshape(-1).view(instr.params["new_dtype"]).reshape(shape)
+
+
 def iota(instr: Instr) -> np.ndarray:
     shape, dim = instr.params["shape"], instr.params["dimension"]
     line = np.arange(shape[dim]).reshape([-1 if d == dim else 1 for d in range(len(shape))])

@@ -86,6 +86,10 @@ def _inverse_root(x: np.ndarray) -> np.ndarray:
     return 1 / np.sqrt(x)
 
 
+def _logistic(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
 def _same(x: np.ndarray) -> np.ndarray:
     return x
 
@@ -112,7 +116,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "conj": _straight(),
     # Powers, exponentials, logarithms
     "square": _smooth(np.square, costly=False),
-    "one_minus_square": _smooth(costly=False),
+    "one_minus_square": _smooth(lambda x: 1 - x * x, costly=False),
     "integer_pow": _smooth(costly=False, fold=folds.integer_pow),
     "pow": Primitive(True, ((0, 0), (0, 1), (1, 1)), numpy=np.power, costly=True),
     "sqrt": _smooth(np.sqrt),
@@ -135,8 +139,12 @@ PRIMITIVES: dict[str, Primitive] = {
     "sinh": _smooth(np.sinh),
     "cosh": _smooth(np.cosh),
     "tanh": _smooth(np.tanh),
+    "asinh": _smooth(np.arcsinh),
+    "acosh": _smooth(np.arccosh),
+    "atanh": _smooth(np.arctanh),
+    "logistic": _smooth(_logistic),
     # Functions without a twin in NumPy
-    **dict.fromkeys(("logistic", "asinh", "acosh", "atanh", "erf", "erfc", "erf_inv"), _smooth()),
+    **dict.fromkeys(("erf", "erfc", "erf_inv"), _smooth()),
     **dict.fromkeys(("lgamma", "digamma", "polygamma", "zeta", "bessel_i0e", "bessel_i1e"), _smooth()),
     **dict.fromkeys(("igamma", "igammac", "random_gamma_grad", "regularized_incomplete_beta"), _smooth()),
     # Comparisons, logic, rounding
@@ -187,6 +195,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "unstack": Primitive(move=moves.unstack),
     "tile": Primitive(move=moves.tile),
     "pad": Primitive(move=moves.pad),
+    "bitcast_convert_type": Primitive(fold=folds.bitcast),
     "iota": Primitive(fold=folds.iota),
     # Data movement by indices
     "gather": Primitive(takes=True, indices=(1, 2), fold=folds.gather),

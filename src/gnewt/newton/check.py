@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from gnewt._errors import AccuracyWarning, InternalError, PerformanceNotice, UncheckedWarning, explain_error
+from gnewt._typing import PyTree
 from gnewt.graph import Structure
-from gnewt.jaxprs import flatten_jaxpr, fold_program
+from gnewt.jaxprs import count_operations, flatten_jaxpr, fold_program
 from gnewt.jaxprs.compat import Numeric
 from gnewt.jaxprs.flatten import VALUE_CALLS
 from gnewt.kkt import LocalModels, lifted_product
 from gnewt.newton.check_points import check_points
 from gnewt.newton.objective import Point
-from gnewt.newton.system import System
+from gnewt.newton.system import System, compiled, derivatives_at, gradient_at, linearized
 from gnewt.trace import LOOPS, Distrust
 
 _TOLERANCE, _COARSE = 1e-6, 2e-2
@@ -32,6 +32,8 @@ _DOUBLE = 1e-12
 """An eps below this is that of double precision."""
 _CANCELS = 64.0
 """How many roundings √eps of its largest term a number may be made of, where its terms cancel."""
+_MOST_OPERATIONS = 200_000
+"""Operations, those of all iterations of loops, that NumPy executes in about a second; else XLA compiles them."""
 _ENOUGH = 3
 """Points with finite derivatives that are compared where the function has branches; else one."""
 
@@ -112,15 +114,15 @@ def _first_difference(point: Point, system: System, models: LocalModels | None) 
     if system.curvature in done:
         return None
     compared, wanted = 0, _ENOUGH if point.entry is not None and point.entry.has_branches else 1
-    with jax.ensure_compile_time_eval():
-        for at in check_points(point):
-            given, models = models, None
-            difference = _difference(at, system, given)
-            if isinstance(difference, _Difference):
-                return difference
-            compared += difference
-            if compared >= wanted:
-                break
+    for at in check_points(point):
+        given, models = models, None
+        ours = None if given is None else jax.tree_util.tree_leaves(given)
+        difference = _difference(at, system, ours, compiling=not point.is_traced)
+        if isinstance(difference, _Difference):
+            return difference
+        compared += difference
+        if compared >= wanted:
+            break
     done.add(system.curvature)
     if point.entry is not None:
         point.entry.remake = None
@@ -132,20 +134,22 @@ def _first_difference(point: Point, system: System, models: LocalModels | None) 
     return None
 
 
-def _difference(point: Point, system: System, given: LocalModels | None) -> _Difference | bool:
+def _difference(
+    point: Point, system: System, given: Sequence[Numeric] | None, compiling: bool
+) -> _Difference | bool:
     """What differs at a point; else whether there was anything to compare."""
     structure = system.structure
     rng = np.random.default_rng(0)
     v = rng.choice([-1.0, 1.0], structure.num_inputs) * rng.uniform(0.5, 1.0, structure.num_inputs)
     try:
-        theirs = _derivatives(system, point, jnp.asarray(v, structure.dtype))
-        models = system.linearize(point) if given is None else given
+        theirs = _derivatives(system, point, v.astype(structure.dtype), compiling)
+        ours = _models(system, point, compiling) if given is None else given
     except jax.errors.JaxRuntimeError:  # a callback that refuses random numbers
         return False
     value, gradient, curved = (np.atleast_1d(np.asarray(t, np.float64)) for t in theirs)
     if not all(np.all(np.isfinite(t)) for t in (value, gradient, curved)):
         return False
-    duals, sources, slots = (np.asarray(a, np.float64) for a in (models.duals, models.sources, models.slots))
+    found, slots, duals, sources = (np.asarray(a, np.float64) for a in ours)
     # At a solution the gradient is rounding: what cancels in it is as large as the other duals. And so is H·v of a function
     # that is linear but for rounding (the standard deviation of two numbers).
     terms = max(float(np.max(np.abs(a), initial=0.0)) for a in (sources, duals))
@@ -156,7 +160,7 @@ def _difference(point: Point, system: System, given: LocalModels | None) -> _Dif
         worst = compare("Hessian-vector product", lifted_product(structure, sources, v), curved, floor)
     if worst is None:
         floor *= float(np.max(np.abs(slots), initial=0.0))
-        other = compare("value", np.atleast_1d(np.asarray(models.value, np.float64)), value, floor)
+        other = compare("value", np.atleast_1d(found), value, floor)
         if other is not None:
             what = (
                 f"the value of the function and that of its graph differ (relative difference {other.error:.1e}), and their "
@@ -166,17 +170,52 @@ def _difference(point: Point, system: System, given: LocalModels | None) -> _Dif
     return True if worst is None else worst
 
 
-def _derivatives(system: System, point: Point, v: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """(f, g, H·v) of the function itself; operation by operation, in NumPy, where it is too long to compile."""
-    if point.replay is None or not point.is_long:
-        # Of the Gauss-Newton part JAX knows no product that would be independent of the graph: v is not used.
-        return system.derivatives(point, v) if system.curvature == "exact" else (*system.gradient(point), v)
-    f = jax.value_and_grad(partial(point.replay, point.captured))
-    closed = jax.make_jaxpr(lambda x, v: jax.jvp(f, (x,), (v,)))(jnp.asarray(point.x), v)
+def _derivatives(system: System, point: Point, v: np.ndarray, compiling: bool) -> Sequence[Numeric]:
+    """(f, g, H·v) of the function itself.
+
+    Args:
+        compiling: on the host the compiled product serves for residuals later. Inside jit it would serve for nothing.
+    """
+    structure, given = system.structure, (system.maps, point, v)
+    if point.replay is not None and point.is_long:
+        f = jax.value_and_grad(partial(point.replay, point.captured))
+        traced = jax.jit(lambda x, v: jax.jvp(f, (x,), (v,))).trace(point.x, v)
+        value, gradient, _, curved = _fold(traced, (point.x, v))
+        return value, gradient, curved
+    if system.curvature == "exact":
+        function = compiled(structure, derivatives_at)
+        found = None if compiling else _by_numpy(function.trace(*given), given)
+        return _run(function, given, compiling) if found is None else found
+    # Of the Gauss-Newton part JAX knows no product that would be independent of the graph: v is not used.
+    function = compiled(structure, gradient_at)
+    found = None if compiling else _by_numpy(function.trace(*given[:2]), given[:2])
+    return (*(_run(function, given[:2], compiling) if found is None else found), v)
+
+
+def _models(system: System, point: Point, compiling: bool) -> Sequence[Numeric]:
+    """The numbers of `LocalModels` (value, slots, duals, sources): by NumPy where that is quick."""
+    function = compiled(system.structure, linearized, system.curvature, system.engine.name)
+    given = (system.maps, point, None)
+    found = _by_numpy(function.trace(*given), given)
+    return _run(function, given, compiling) if found is None else found
+
+
+def _run(function: jax.stages.Wrapped, given: Sequence[PyTree], compiling: bool) -> list[Numeric]:
+    """Run a compiled function on known numbers; also inside jit, where a call would be staged."""
+    found = function(*given) if compiling else function.trace(*given).lower().compile()(*given)
+    return jax.tree_util.tree_leaves(found)
+
+
+def _by_numpy(traced: jax.stages.Traced, given: PyTree) -> list[Numeric] | None:
+    """Run a traced function by NumPy, unless its loops are too long for that."""
+    flat = flatten_jaxpr(traced.jaxpr, [], VALUE_CALLS)
+    return _fold(traced, given) if count_operations(flat) <= _MOST_OPERATIONS else None
+
+
+def _fold(traced: jax.stages.Traced, given: PyTree) -> list[Numeric]:
     hoisted: list[Numeric] = []
-    flat = flatten_jaxpr(closed, hoisted, VALUE_CALLS)
-    value, gradient, _, curved = (jnp.asarray(out) for out in fold_program(flat, [point.x, v], hoisted))
-    return value, gradient, curved
+    flat = flatten_jaxpr(traced.jaxpr, hoisted, VALUE_CALLS)
+    return list(fold_program(flat, jax.tree_util.tree_leaves(given), hoisted))
 
 
 def _compare(

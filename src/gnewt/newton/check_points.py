@@ -30,19 +30,26 @@ def check_points(point: Point) -> Iterator[Point]:
     elif point.entry is not None and not point.entry.repeatable:
         return
     for k in range(MOST_POINTS - (not point.is_traced)):
-        rng = np.random.default_rng(k)
-        captured = jax.tree_util.tree_map(lambda v, k=k, rng=rng: _known(v, k, rng), point.captured)
-        data = point.data
-        if point.entry is not None:
-            found = point.entry.find(captured)
-            if found is None:
-                continue
-            captured, data = found.captured, found.data
-        else:
-            data = jax.tree_util.tree_map(lambda v, k=k, rng=rng: _known(v, k, rng), data)
-        leaves = [_draw(k, rng, a.shape, a.dtype) for a in point.structure.in_avals]
-        tree = jax.tree_util.tree_unflatten(point.structure.in_tree, leaves)
-        yield dataclasses.replace(point, x=point.structure.ravel(tree), data=data, captured=captured)
+        with jax.ensure_compile_time_eval():  # known numbers stay known inside jit
+            drawn = _random_point(point, k)
+        if drawn is not None:
+            yield drawn
+
+
+def _random_point(point: Point, k: int) -> Point | None:
+    """The k-th draw; None where the structure would be another one there."""
+    rng = np.random.default_rng(k)
+    captured = jax.tree_util.tree_map(lambda v: _known(v, k, rng), point.captured)
+    if point.entry is None:
+        data = jax.tree_util.tree_map(lambda v: _known(v, k, rng), point.data)
+    else:
+        found = point.entry.find(captured)
+        if found is None:
+            return None
+        captured, data = found.captured, found.data
+    leaves = [_draw(k, rng, a.shape, a.dtype) for a in point.structure.in_avals]
+    parts = [np.ravel(leaf).astype(point.structure.dtype) for leaf in leaves]
+    return dataclasses.replace(point, x=np.concatenate(parts), data=data, captured=captured)
 
 
 def _known(value: Any, k: int, rng: np.random.Generator) -> Any:

@@ -286,7 +286,7 @@ def describe(factor: Factor) -> StepInfo:
     residual = factor.residual
     xp = jnp if factor.is_traced else np
     # Products with H are NaN where f is, although the graph may drop what is not finite: 0·∞, or a masked NaN.
-    solved = factor.numbers.status == EliminationStatus.OK
+    solved = xp.asarray(factor.numbers.status) == EliminationStatus.OK
     finite = xp.isfinite(factor.value) & ~(solved & xp.isnan(residual))
     code = step_status(factor.numbers.status, finite, residual <= tolerance)
     place = None

@@ -88,9 +88,7 @@ class System:
 
     def linearize(self, point: Point, slots: Array | None = None) -> LocalModels:
         """Compute values, duals and local derivatives; slots are computed unless they are given."""
-        return compiled(self.structure, _linearized, self.curvature, self.engine.name)(
-            self.maps, point, slots
-        )
+        return compiled(self.structure, linearized, self.curvature, self.engine.name)(self.maps, point, slots)
 
     def slots(self, point: Point) -> Array:
         """Evaluate the graph."""
@@ -126,11 +124,11 @@ class System:
 
         H·v is NaN where f is: the graph may be finite there, without what is multiplied by zero or not selected.
         """
-        return compiled(self.structure, _derivatives)(self.maps, point, v)
+        return compiled(self.structure, derivatives_at)(self.maps, point, v)
 
     def gradient(self, point: Point) -> tuple[Array, Array]:
         """Compute (f, g) by JAX from the objective itself: where no H·v is asked for, it need not be compiled."""
-        return compiled(self.structure, _gradient)(self.maps, point)
+        return compiled(self.structure, gradient_at)(self.maps, point)
 
     def product(self, point: Point, v: Array) -> Array:
         """Compute the product of v with the matrix that is solved with: H, or its Gauss-Newton part."""
@@ -147,7 +145,7 @@ class System:
         return first_nonfinite(self.structure, point.data, models)
 
 
-def compiled(structure: Structure, make: Callable[..., T], *options: str) -> Callable[..., T]:
+def compiled(structure: Structure, make: Callable[..., T], *options: str) -> jax.stages.Wrapped:
     """Compile what does not depend on the order, once per structure; integers come as operands."""
     return structure.memo((make, *options), lambda: jax.jit(partial(make, *options)))
 
@@ -163,7 +161,8 @@ def device_maps(structure: Structure) -> Maps:
     return structure.memo("maps", lambda: on_device(structure.maps))
 
 
-def _linearized(curvature: str, engine: str, maps: Maps, point: Point, slots: Array | None) -> LocalModels:
+def linearized(curvature: str, engine: str, maps: Maps, point: Point, slots: Array | None) -> LocalModels:
+    """Compute values, duals and local derivatives."""
     # The xla engine runs on other devices, too, and JAX can differentiate what it does.
     machine = engine == "native"
     return linearize(point.structure, maps, point.data, point.x, curvature, slots, machine)
@@ -173,10 +172,8 @@ def _step(
     engine: Prepared, curvature: str, maps: Maps, arrays: PyTree, point: Point, shift: RealLike
 ) -> tuple[LocalModels, Array, Elimination]:
     structure = point.structure
-    if engine.name == "reference":
-        models = compiled(structure, _linearized, curvature, engine.name)(maps, point, None)
-    else:
-        models = _linearized(curvature, engine.name, maps, point, None)
+    # Traced once: the self-check and the loop of `minimize` use the same function.
+    models = compiled(structure, linearized, curvature, engine.name)(maps, point, None)
     step, numbers = engine.factor_solve(
         arrays, models.sources, jnp.asarray(shift), -models.duals[: structure.num_inputs, None]
     )
@@ -192,11 +189,13 @@ def value_at(maps: Maps, point: Point) -> Array:
     return evaluate(point.structure, maps, point.data, point.x)[0]
 
 
-def _gradient(maps: Maps, point: Point) -> tuple[Array, Array]:
+def gradient_at(maps: Maps, point: Point) -> tuple[Array, Array]:
+    """(f, g) by JAX from the objective itself."""
     return jax.value_and_grad(lambda x: point.original(maps, x))(point.x)
 
 
-def _derivatives(maps: Maps, point: Point, v: Array) -> tuple[Array, Array, Array]:
+def derivatives_at(maps: Maps, point: Point, v: Array) -> tuple[Array, Array, Array]:
+    """(f, g, H·v) by JAX from the objective itself."""
     f = jax.value_and_grad(lambda x: point.original(maps, x))
     (value, gradient), (_, curved) = jax.jvp(f, (point.x,), (v,))
     return value, gradient, jnp.where(jnp.isfinite(value), curved, jnp.nan)
@@ -205,7 +204,7 @@ def _derivatives(maps: Maps, point: Point, v: Array) -> tuple[Array, Array, Arra
 def _products(curvature: str, maps: Maps, point: Point, columns: Array) -> Array:
     def product(v: Array) -> Array:
         if curvature == "exact":
-            return _derivatives(maps, point, v)[2]
+            return derivatives_at(maps, point, v)[2]
         return gauss_newton_product(maps, point, v)
 
     return jax.vmap(product, 1, 1)(columns)

@@ -43,7 +43,8 @@ class Entry:
     """One structure, and how to fill its data columns."""
 
     structure: Structure
-    condensed: Condensed
+    fill: Callable[[Sequence[ArrayLike]], Data | None]
+    """Computes the data columns from captured values; None if a value that shaped the structure differs."""
     replay: Replay
     num_equations: int
     has_branches: bool
@@ -80,23 +81,23 @@ class Entry:
         if self.last is not None and _all_same(self.last[0], captured):
             return self.last[1]
         if any(isinstance(v, Tracer) for v in captured):
-            return self._columns(captured)
+            return self.fill(captured)
         with jax.ensure_compile_time_eval():  # known values stay known inside jit
-            data = self._columns(captured)
+            data = self.fill(captured)
         if data is not None:
             self.last = (tuple(captured), data)
         return data
 
-    def _columns(self, captured: Sequence[ArrayLike]) -> Data | None:
-        values, same = self.condensed.constants.run(captured)
-        if not same:
-            return None
-        return tuple(
-            tuple(
-                put(values[c.index][0] if d else values[c.index]) for c, d in zip(columns, drop, strict=True)
-            )
-            for columns, drop in zip(self.condensed.columns, self.condensed.drops, strict=True)
-        )
+
+def fill_columns(condensed: Condensed, captured: Sequence[ArrayLike]) -> Data | None:
+    """Compute the data columns from captured values; None if a value that shaped the structure differs."""
+    values, same = condensed.constants.run(captured)
+    if not same:
+        return None
+    return tuple(
+        tuple(put(values[c.index][0] if d else values[c.index]) for c, d in zip(columns, drop, strict=True))
+        for columns, drop in zip(condensed.columns, condensed.drops, strict=True)
+    )
 
 
 def make_replay(program: Program, structure: Structure, source: Source) -> Replay:

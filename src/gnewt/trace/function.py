@@ -58,7 +58,7 @@ from gnewt.trace.arguments import (
 from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.cache import StructureCache, structures
 from gnewt.trace.condense import Source, condense, lift_program
-from gnewt.trace.entry import Entry, Found, make_replay
+from gnewt.trace.entry import Entry, Found, fill_columns, make_replay
 from gnewt.trace.lift import Distrust, Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
 from gnewt.trace.precision import refuse_half_precision
@@ -340,7 +340,8 @@ class TracedFunction:
             return self._trace(read, source, names, in_tree, captured, distrust)
 
         branches, repeatable = has_branches(program), read.program.repeatable
-        return Entry(structure, condensed, replay, len(program.instrs), branches, remake, repeatable)
+        fill = partial(fill_columns, condensed)
+        return Entry(structure, fill, replay, len(program.instrs), branches, remake, repeatable)
 
     def _refuse_constant(self) -> None:
         name = getattr(self.f, "__name__", "the function")

@@ -1,0 +1,144 @@
+"""Programs on known numbers, by NumPy: nothing is compiled.
+
+XLA takes a second or more to compile the derivatives of a loop, and NumPy a tenth of one to run a few hundred of its
+iterations. Where NumPy has no twin of an operation, JAX applies that operation alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnewt.jaxprs.compat import Numeric
+from gnewt.jaxprs.flatten import scan_spec
+from gnewt.jaxprs.primitives import primitive
+from gnewt.jaxprs.program import Instr, Lit, Operand, Program, size_of
+from gnewt.jaxprs.replay import bind_instr
+
+Known: TypeAlias = np.ndarray | jax.Array
+"""A known number or array; only JAX has keys of random generators."""
+Apply: TypeAlias = Callable[[list[Known]], Sequence[Known]]
+
+
+def count_operations(program: Program) -> int:
+    """Count the operations that a run executes, those of all iterations of its loops."""
+    total = 0
+    for instr in program.instrs:
+        if instr.prim == "scan":
+            total += int(instr.params["length"]) * count_operations(instr.bodies[0])
+        else:
+            total += 1 + max([count_operations(body) for body in instr.bodies], default=0)
+    return total
+
+
+def fold_program(program: Program, args: Sequence[Numeric], hoisted: Sequence[Numeric] = ()) -> list[Known]:
+    """Evaluate a program on known numbers; `hoisted` holds its captured constants by position."""
+    with np.errstate(all="ignore"):
+        return _Runner(hoisted).run(program, [_known(a) for a in args])
+
+
+class _Runner:
+    """Looks at every equation once, however often a loop executes it."""
+
+    def __init__(self, hoisted: Sequence[Numeric]) -> None:
+        self._hoisted = [_known(value) for value in hoisted]
+        self._steps: dict[int, list[tuple[Apply, list[int | np.ndarray], list[int]]]] = {}
+        """By the identity of a program: for each equation what to do, its operands, and its outputs."""
+
+    def run(self, program: Program, args: Sequence[Known]) -> list[Known]:
+        if id(program) not in self._steps:
+            self._steps[id(program)] = [
+                (self._apply(i), [_operand(v) for v in i.ins], i.outs) for i in program.instrs
+            ]
+        env: dict[int, Known] = dict(zip(program.ins, args, strict=True))
+        env.update((var, self._hoisted[at]) for var, at in program.consts)
+        for apply, ins, outs in self._steps[id(program)]:
+            found = apply([env[v] if isinstance(v, int) else v for v in ins])
+            env.update(zip(outs, found, strict=True))
+        ends = [_operand(v) for v in program.outs]
+        return [env[v] if isinstance(v, int) else v for v in ends]
+
+    def _apply(self, instr: Instr) -> Apply:
+        if any(jnp.issubdtype(a.dtype, jax.dtypes.extended) for a in (*instr.in_avals, *instr.out_avals)):
+            return _by_jax(instr)
+        if instr.prim == "scan":
+            return self._scan(instr)
+        if instr.prim == "cond":
+            return self._cond(instr)
+        if instr.region is not None:
+            region = instr.region
+            return lambda values: self.run(region, values)
+        return _by_numpy(instr) or _by_jax(instr)
+
+    def _scan(self, instr: Instr) -> Apply:
+        spec = scan_spec(instr)
+        first_x = spec.num_consts + spec.num_carry
+
+        def scan(values: list[Known]) -> list[Known]:
+            consts, carry, xs = values[: spec.num_consts], values[spec.num_consts : first_x], values[first_x:]
+            rows: list[list[Known]] = []
+            for t in range(spec.length)[:: -1 if spec.reverse else 1]:
+                outs = self.run(spec.body, [*consts, *carry, *[x[t] for x in xs]])
+                carry = outs[: spec.num_carry]
+                rows.append(outs[spec.num_carry :])
+            rows = rows[:: -1 if spec.reverse else 1]
+            avals = instr.out_avals[spec.num_carry :]
+            stacked = [
+                np.stack([row[i] for row in rows]) if rows else np.zeros(aval.shape, aval.dtype)
+                for i, aval in enumerate(avals)
+            ]
+            return [*carry, *stacked]
+
+        return scan
+
+    def _cond(self, instr: Instr) -> Apply:
+        def cond(values: list[Known]) -> list[Known]:
+            branch = min(max(int(values[0]), 0), len(instr.bodies) - 1)
+            return self.run(instr.bodies[branch], values[1:])
+
+        return cond
+
+
+def _by_numpy(instr: Instr) -> Apply | None:
+    """The equation in NumPy, or None where NumPy cannot."""
+    known, dtypes = primitive(instr.prim), [a.dtype for a in instr.out_avals]
+    if known.move is not None:
+        move = known.move
+        return lambda values: [m[0] for m in move(instr, *[v[None] for v in values])]
+    if not instr.ins or any(size_of(a.shape) == 0 for a in instr.in_avals):
+        return None
+    if known.fold is not None:
+        fold = known.fold
+        return lambda values: [np.asarray(fold(instr, *[v[None] for v in values])[0], dtypes[0])]
+    if known.numpy is None or any(np.dtype(a.dtype).kind == "V" for a in instr.in_avals):
+        return None
+    function = known.numpy
+
+    def elementwise(values: list[Known]) -> list[Known]:
+        out = function(*values)
+        return [out if out.dtype == dtypes[0] else np.asarray(out, dtypes[0])]
+
+    return elementwise
+
+
+def _by_jax(instr: Instr) -> Apply:
+    def apply(values: list[Known]) -> list[Known]:
+        with jax.ensure_compile_time_eval():  # also where a program is run inside jit
+            return [_known(out) for out in bind_instr(instr, values)]
+
+    return apply
+
+
+def _operand(v: Operand) -> int | np.ndarray:
+    """A variable, or the number of a literal."""
+    return np.asarray(v.value, v.dtype) if isinstance(v, Lit) else v
+
+
+def _known(value: Numeric) -> Known:
+    """Return a value as a NumPy array, unless it is of a type that only JAX has."""
+    extended = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended)
+    return value if extended else np.asarray(value)  # type: ignore[return-value]
