@@ -96,6 +96,7 @@ def check(target: Any, x: Any, shift: float) -> None:
             assert np.abs((near[:number] - point.x) / 1e-7 - step).max() <= 1e-4 * np.abs(step).max()
 
 
+@pytest.mark.slow
 def test_scenario_tree() -> None:
     f, us = scenario_tree(3)
     check(f, us, 0.0)
