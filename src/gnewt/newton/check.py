@@ -10,6 +10,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -32,10 +33,19 @@ _DOUBLE = 1e-12
 """An eps below this is that of double precision."""
 _CANCELS = 64.0
 """How many roundings √eps of its largest term a number may be made of, where its terms cancel."""
-_MOST_OPERATIONS = 200_000
-"""Operations, those of all iterations of loops, that NumPy executes in about a second; else XLA compiles them."""
+_MOST_OPERATIONS = 100_000
+"""Operations, those of all iterations of loops, that NumPy executes in about half a second; else XLA compiles them."""
+_QUICKLY: dict[str, str | bool] = {
+    "xla_backend_optimization_level": "0",
+    "xla_llvm_disable_expensive_passes": True,
+}
+"""How to compile what runs a few times."""
 _ENOUGH = 3
 """Points with finite derivatives that are compared where the function has branches; else one."""
+
+
+_Once: TypeAlias = dict[jax.stages.Wrapped, jax.stages.Compiled] | None
+"""What one check inside jit has compiled for itself; None on the host."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,11 +123,12 @@ def _first_difference(point: Point, system: System, models: LocalModels | None) 
     done = point.structure.memo("checked", lambda: set[str]())
     if system.curvature in done:
         return None
+    once: _Once = {} if point.is_traced else None
     compared, wanted = 0, _ENOUGH if point.entry is not None and point.entry.has_branches else 1
     for at in check_points(point):
         given, models = models, None
         ours = None if given is None else jax.tree_util.tree_leaves(given)
-        difference = _difference(at, system, ours, compiling=not point.is_traced)
+        difference = _difference(at, system, ours, once)
         if isinstance(difference, _Difference):
             return difference
         compared += difference
@@ -135,15 +146,15 @@ def _first_difference(point: Point, system: System, models: LocalModels | None) 
 
 
 def _difference(
-    point: Point, system: System, given: Sequence[Numeric] | None, compiling: bool
+    point: Point, system: System, given: Sequence[Numeric] | None, once: _Once
 ) -> _Difference | bool:
     """What differs at a point; else whether there was anything to compare."""
     structure = system.structure
     rng = np.random.default_rng(0)
     v = rng.choice([-1.0, 1.0], structure.num_inputs) * rng.uniform(0.5, 1.0, structure.num_inputs)
     try:
-        theirs = _derivatives(system, point, v.astype(structure.dtype), compiling)
-        ours = _models(system, point, compiling) if given is None else given
+        theirs = _derivatives(system, point, v.astype(structure.dtype), once)
+        ours = _models(system, point, once) if given is None else given
     except jax.errors.JaxRuntimeError:  # a callback that refuses random numbers
         return False
     value, gradient, curved = (np.atleast_1d(np.asarray(t, np.float64)) for t in theirs)
@@ -170,11 +181,11 @@ def _difference(
     return True if worst is None else worst
 
 
-def _derivatives(system: System, point: Point, v: np.ndarray, compiling: bool) -> Sequence[Numeric]:
+def _derivatives(system: System, point: Point, v: np.ndarray, once: _Once) -> Sequence[Numeric]:
     """(f, g, H·v) of the function itself.
 
     Args:
-        compiling: on the host the compiled product serves for residuals later. Inside jit it would serve for nothing.
+        once: None on the host, where the compiled product serves for residuals later. Inside jit it would serve for nothing.
     """
     structure, given = system.structure, (system.maps, point, v)
     if point.replay is not None and point.is_long:
@@ -184,26 +195,29 @@ def _derivatives(system: System, point: Point, v: np.ndarray, compiling: bool) -
         return value, gradient, curved
     if system.curvature == "exact":
         function = compiled(structure, derivatives_at)
-        found = None if compiling else _by_numpy(function.trace(*given), given)
-        return _run(function, given, compiling) if found is None else found
+        found = None if once is None else _by_numpy(function.trace(*given), given)
+        return _run(function, given, once) if found is None else found
     # Of the Gauss-Newton part JAX knows no product that would be independent of the graph: v is not used.
     function = compiled(structure, gradient_at)
-    found = None if compiling else _by_numpy(function.trace(*given[:2]), given[:2])
-    return (*(_run(function, given[:2], compiling) if found is None else found), v)
+    found = None if once is None else _by_numpy(function.trace(*given[:2]), given[:2])
+    return (*(_run(function, given[:2], once) if found is None else found), v)
 
 
-def _models(system: System, point: Point, compiling: bool) -> Sequence[Numeric]:
+def _models(system: System, point: Point, once: _Once) -> Sequence[Numeric]:
     """The numbers of `LocalModels` (value, slots, duals, sources): by NumPy where that is quick."""
     function = compiled(system.structure, linearized, system.curvature, system.engine.name)
     given = (system.maps, point, None)
     found = _by_numpy(function.trace(*given), given)
-    return _run(function, given, compiling) if found is None else found
+    return _run(function, given, once) if found is None else found
 
 
-def _run(function: jax.stages.Wrapped, given: Sequence[PyTree], compiling: bool) -> list[Numeric]:
+def _run(function: jax.stages.Wrapped, given: Sequence[PyTree], once: _Once) -> list[Numeric]:
     """Run a compiled function on known numbers; also inside jit, where a call would be staged."""
-    found = function(*given) if compiling else function.trace(*given).lower().compile()(*given)
-    return jax.tree_util.tree_leaves(found)
+    if once is None:
+        return jax.tree_util.tree_leaves(function(*given))
+    if function not in once:
+        once[function] = function.trace(*given).lower().compile(_QUICKLY)
+    return jax.tree_util.tree_leaves(once[function](*given))
 
 
 def _by_numpy(traced: jax.stages.Traced, given: PyTree) -> list[Numeric] | None:
