@@ -29,6 +29,7 @@ CASES = {
     "rem": (lax.rem, WIDE, UNIT),
     "div": (lax.div, COUNTS, np.where(COUNTS == 0, 3, -COUNTS)[::-1].copy()),
     "pow": (lax.pow, UNIT, WIDE),
+    "bitcast_convert_type": (lambda x: lax.bitcast_convert_type(x, jnp.int32), WIDE),
     "iota": (lambda: lax.broadcasted_iota(jnp.int32, (2, 3), 1),),
     "reduce_and": (lambda x: jnp.all(x, 1), FLAGS),
     "reduce_or": (lambda x: jnp.any(x, 1), FLAGS),
