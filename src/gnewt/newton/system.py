@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from gnewt.kkt import (
 )
 from gnewt.newton.numbers import RealLike
 from gnewt.newton.objective import Point
+from gnewt.newton.waiting import waiting
 from gnewt.plan import make_plan
 
 SlotOrder: TypeAlias = str | Sequence[int | np.integer | Sequence[int] | np.ndarray] | np.ndarray
@@ -88,7 +90,9 @@ class System:
 
     def linearize(self, point: Point, slots: Array | None = None) -> LocalModels:
         """Compute values, duals and local derivatives; slots are computed unless they are given."""
-        return compiled(self.structure, linearized, self.curvature, self.engine.name)(self.maps, point, slots)
+        function = compiled(self.structure, linearized, self.curvature, self.engine.name)
+        with self._first_call("local derivatives", point):
+            return function(self.maps, point, slots)
 
     def slots(self, point: Point) -> Array:
         """Evaluate the graph."""
@@ -100,7 +104,8 @@ class System:
 
     def step(self, point: Point, shift: RealLike) -> tuple[LocalModels, Array, Elimination]:
         """Linearise, eliminate H + shift·I and solve for -g: one compiled function."""
-        return self.run_step(self.maps, self.arrays, point, shift)
+        with self._first_call("step", point):
+            return self.run_step(self.maps, self.arrays, point, shift)
 
     def factor_solve(self, models: LocalModels, shift: RealLike, rhs: Array) -> tuple[Array, Elimination]:
         """Eliminate K for H + shift·I and solve for rhs[N] or rhs[N, columns]."""
@@ -124,7 +129,8 @@ class System:
 
         H·v is NaN where f is: the graph may be finite there, without what is multiplied by zero or not selected.
         """
-        return compiled(self.structure, derivatives_at)(self.maps, point, v)
+        with self._first_call("product with H", point):
+            return compiled(self.structure, derivatives_at)(self.maps, point, v)
 
     def gradient(self, point: Point) -> tuple[Array, Array]:
         """Compute (f, g) by JAX from the objective itself: where no H·v is asked for, it need not be compiled."""
@@ -139,6 +145,16 @@ class System:
     def products(self, point: Point, columns: Array) -> Array:
         """`product` with each of columns[N, k]."""
         return compiled(self.structure, _products, self.curvature)(self.maps, point, columns)
+
+    def _first_call(self, what: str, point: Point) -> contextlib.AbstractContextManager[None]:
+        """Tell a person who waits for a compilation; later calls, and calls inside jit, compile nothing here."""
+        called = self.structure.memo("called", lambda: set[tuple[str, str, str]]())
+        key = (what, self.curvature, self.engine.name)
+        if key in called or point.is_traced:
+            return contextlib.nullcontext()
+        called.add(key)
+        size = f"{self.structure.num_inputs} inputs, {len(self.structure.families)} families"
+        return waiting(f"compiling the {what} ({size})")
 
     def nonfinite(self, point: Point, models: LocalModels) -> tuple[str, str] | None:
         """Name the first value or derivative that is not finite."""
