@@ -18,13 +18,15 @@ enum Status : int32_t {
 // others, or the plan is free. kNone: there is no factor, since the plan does not fit.
 enum Mode : int32_t { kNone = 0, kCausal = 1, kGeneral = 2 };
 
-// What a call returns, in integers and in real numbers. The enums Info and Real of kkt/engines/native/engine.py have the
-// same numbers, and names.cpp has the names.
-// kPositive, kNegative, kZero: the inertia of H; pivots of pairs do not count. kDelayed: how many unknowns were passed to
-// parents; an unknown counts for every front that passed it on. kKept: whether the factor fitted the caller's buffers.
-// kMode: a Mode. kFirstNull: the null unknown that was found first, -1 where there is none.
-// kSmallestPivot: the least magnitude of an eigenvalue of a pivot, 0 where some unknown is null. kShift: as it was given,
-// for a factor that has to be made again.
+// What a call returns, in integers and in real numbers. The enums Info and Real of kkt/engines/native/engine.py have
+// the same numbers, and names.cpp has the names.
+// kPositive, kNegative, kZero: the inertia of H; pivots of pairs do not count.
+// kDelayed: how many unknowns were passed to parents; an unknown counts for every front that passed it on.
+// kKept: whether the factor fitted the caller's buffers.
+// kMode: a Mode.
+// kFirstNull: the null unknown that was found first, -1 where there is none.
+// kSmallestPivot: the least magnitude of an eigenvalue of a pivot, 0 where some unknown is null.
+// kShift: as it was given, for a factor that has to be made again.
 enum InfoField { kStatus, kPositive, kNegative, kZero, kDelayed, kKept, kMode, kFirstNull, kInfoSize };
 enum RealField { kLogDet, kSmallestPivot, kShift, kRealSize };
 

@@ -58,28 +58,25 @@ def solve(
 
     Args:
         us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it.
-        method: `"nonlinear-newton"` (adjoint duals, nonlinear back-substitution), `"newton"` (stagewise Newton: the same with linear
-            back-substitution), `"ddp"` (duals of the value function) or `"ilqr"` (no duals).
-        tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start).
-        max_steps: limit on the number of steps.
+        method: `"nonlinear-newton"` (adjoint duals, nonlinear back-substitution), `"newton"` (the same with linear
+            back-substitution: stagewise Newton), `"ddp"` (duals of the value function) or `"ilqr"` (no duals).
+        tol, max_steps: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start), or after so many steps.
         search: how steps are kept safe; `gnewt.newton.TrustRegion()` for `newton`, `gnewt.newton.Rollout` for the others.
         square_root: eliminate in square-root form (`ilqr` only).
         order: `"stages"` (from the last stage to the first), or another causal elimination order.
         verbose: show a row per step.
         callback: called with a `gnewt.newton.Progress` after each step; the run stops if it returns True.
-        time_limit: seconds after which no further step is begun.
+        time_limit: seconds after which no step is begun.
         check: compare a new problem's derivatives with JAX's, once.
     """
-    if not isinstance(problem, Problem):
-        raise bad(f"expected a control.Problem, got {type(problem).__name__}", "call solve(problem, us)")
+    _refuse_other(problem)
     duals, back_substitution = switches(method)
     if square_root and search is None:
         search = Rollout(duals, square_root=True)
     start = us.result if isinstance(us, Solution) else problem.decision(us)
     with naming_constants(problem):
         point = _objective(problem).at((start.x if isinstance(start, Result) else start, problem.given))
-    if isinstance(order, str) and order == "stages":
-        order = stage_order(problem, point.structure)
+    order = stage_order(problem, point.structure) if isinstance(order, str) and order == "stages" else order
     result = minimize(
         problem.stages.with_states,
         start,
@@ -96,11 +93,17 @@ def solve(
         time_limit=time_limit,
         check=check,
     )
-    system = None if result.factor is None else result.factor.system
     if point.is_traced:
         curvature = "gauss_newton" if duals != "adjoint" else "exact"
         system = system_of(point, _objective(problem).slots(order), curvature)
+    else:
+        system = None if result.factor is None else result.factor.system
     return Solution(problem, name_nonfinite(problem, result), method, square_root, system)
+
+
+def _refuse_other(problem: object) -> None:
+    if not isinstance(problem, Problem):
+        raise bad(f"expected a control.Problem, got {type(problem).__name__}", "call solve(problem, us)")
 
 
 def switches(name: str) -> tuple[str, str]:

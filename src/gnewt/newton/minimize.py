@@ -61,29 +61,25 @@ def minimize(
 ) -> Result[X]:
     """Minimise the objective by Newton's method. Works on the host, inside `jit`, and under `vmap`.
 
-    Each step factorises H + μI with a μ whose inertia certifies positive definiteness, so that the step is a
-    descent direction. A run that is interrupted (from the keyboard, by the time limit, by the callback) returns the
-    best iterate so far.
+    Each step factorises H + μI with a μ whose inertia certifies positive definiteness: it is a descent direction.
+    A run that is interrupted (from the keyboard, by the time limit, by the callback) returns the best iterate so far.
 
     Args:
         target: the objective: a JAX function `f(x, *args, **kwargs)` of any pytree x, or a `gnewt.Graph`.
         x0: start, in the form of the inputs; or a `Result`, to go on from it with its radius.
-        args: further arguments of the function, held fixed.
-        kwargs: its keyword arguments, held fixed.
+        args, kwargs: further arguments of the function, held fixed.
         search: how steps are kept safe; `TrustRegion()` unless given.
         has_aux: the function returns `(value, aux)`; aux is ignored.
-        tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3) (the second part is for badly scaled objectives).
-        max_steps: limit on the number of steps.
-        order: elimination order, as in `newton_step`.
-        curvature: `"exact"`, or `"gauss_newton"`, which keeps the curvature of the losses only.
-        engine: `"auto"`, one of `gnewt.ENGINES`, or `"products"`: no elimination, Lanczos with products H·v in
-            the same trust region. `"auto"` falls back to it, with a `PerformanceNotice`, where the tree is too wide.
+        tol, max_steps: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3), or after so many steps.
+        order, curvature: as in `newton_step`.
+        engine: `"auto"`, one of `gnewt.ENGINES`, or `"products"`: no elimination, Lanczos with products H·v in the same
+            trust region. `"auto"` falls back to `"products"`, with a `PerformanceNotice`, where the tree is too wide.
         duals: λ in the Hessians of the nodes: `"adjoint"` (Newton), `"value"` (DDP) or `"zero"` (iLQR).
         back_substitution: `"linear"`, or `"nonlinear"`: inputs follow their policies while the graph is evaluated. This
             (and value duals) needs `order="causal"`, and is a search of its own, `gnewt.newton.Rollout`.
-        verbose: show a row per step on standard error (not inside jit).
-        callback: called with a `Progress` after each step; the run stops if it returns True (not inside jit).
-        time_limit: seconds after which no further step is begun (not inside jit).
+        verbose: show a row per step on standard error. Not inside jit; nor the next two.
+        callback: called with a `Progress` after each step; the run stops if it returns True.
+        time_limit: seconds after which no further step is begun.
         check: compare a new structure with JAX's derivatives of the function, once.
     """
     objective = Objective(target, 0, has_aux)
@@ -92,20 +88,31 @@ def minimize(
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     tol, max_steps = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
     point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
-    slots = objective.slots(order)
-    system = _system(point, search, slots, curvature, engine)
+    system = _system(point, search, slots := objective.slots(order), curvature, engine)
     if check and isinstance(system, System):
-        task = Task(system, point)
-        models = None if point.is_traced else task.models(known(point.x), task.first_slots(search))
-        better = checked(system, point, models)
+        better = _checked(system, point, search)
         if better is not point:
-            again = slots if isinstance(slots, str) else "causal" if isinstance(search, Rollout) else "auto"
-            point, system = better, _system(better, search, again, curvature, engine)
+            point, system = better, _system(better, search, _other_order(slots, search), curvature, engine)
     if point.is_traced:
         result = _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))
-        return dataclasses.replace(result, tol=tol)
-    host = _Host(system, search, callback, time_limit, Reporter(verbose))
-    return dataclasses.replace(host.run(point, tol, max_steps, memory), tol=tol)
+    else:
+        host = _Host(system, search, callback, time_limit, Reporter(verbose))
+        result = host.run(point, tol, max_steps, memory)
+    return dataclasses.replace(result, tol=tol)
+
+
+def _other_order(order: SlotOrder, search: Search) -> SlotOrder:
+    """The order for another structure of the same function: slots of the first one mean nothing there."""
+    if isinstance(order, str):
+        return order
+    return "causal" if isinstance(search, Rollout) else "auto"
+
+
+def _checked(system: System, point: Point, search: Search) -> Point:
+    """The point with a structure that has the derivatives of f; at the slots where the search begins."""
+    task = Task(system, point)
+    models = None if point.is_traced else task.models(known(point.x), task.first_slots(search))
+    return checked(system, point, models)
 
 
 def _system(

@@ -157,16 +157,7 @@ def factorize(
     sources = np.asarray(sources)
     if eps is None:
         eps = float(np.finfo(sources.dtype).eps)
-    picked = sources.astype(np.float64)[plan.source]
-    # Without any derivative, of a linear objective, the counts would be integers.
-    values, bounds = (
-        np.bincount(plan.target, some, minlength=plan.num_entries).astype(np.float64)
-        for some in (picked, np.abs(picked))
-    )
-    values[plan.pair_entry] -= 1.0
-    bounds[plan.pair_entry] += 1.0
-    values[plan.input_entry] += shift
-    bounds[plan.input_entry] += abs(shift)
+    values, bounds = _entries(plan, sources.astype(np.float64)[plan.source], shift)
     scale = _scale(plan, bounds)
     units = np.where(np.arange(plan.num_unknowns) < plan.num_slots, scale, 1 / scale)
 
@@ -209,6 +200,20 @@ def factorize(
         np.concatenate(eigenvalues),
         scale,
     )
+
+
+def _entries(plan: Plan, picked: np.ndarray, shift: float) -> tuple[np.ndarray, np.ndarray]:
+    """Entries of K + diag(μ on inputs), and the sums of magnitudes that went into each."""
+    # Without any derivative, of a linear objective, the counts would be integers.
+    values, bounds = (
+        np.bincount(plan.target, some, minlength=plan.num_entries).astype(np.float64)
+        for some in (picked, np.abs(picked))
+    )
+    values[plan.pair_entry] -= 1.0
+    bounds[plan.pair_entry] += 1.0
+    values[plan.input_entry] += shift
+    bounds[plan.input_entry] += abs(shift)
+    return values, bounds
 
 
 def _scale(plan: Plan, bounds: np.ndarray) -> float:
