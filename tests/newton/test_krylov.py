@@ -79,6 +79,7 @@ def test_the_vectors_stay_orthogonal_where_eigenvalues_are_found_early():
     assert np.max(np.abs(plain @ plain.T - np.eye(120))) > 0.5
 
 
+@pytest.mark.slow
 def test_conjugate_gradients_go_on_where_the_memory_is_full(monkeypatch):
     monkeypatch.setattr(krylov, "_FEW", 8)
     monkeypatch.setattr(krylov, "_MOST", 24)

@@ -37,6 +37,7 @@ def test_a_tree_too_wide_for_memory_is_noticed_and_solved_by_products(narrow):
     assert np.linalg.eigvalsh(jax.hessian(dense)(res.x))[0] > 0
 
 
+@pytest.mark.slow
 def test_products_end_where_elimination_ends():
     def bowl(x):
         y = MATRIX[:40, :40] @ x
@@ -57,6 +58,7 @@ def test_products_end_where_elimination_ends():
     assert np.allclose(lanes, np.asarray(exact.x)[None], atol=1e-7)
 
 
+@pytest.mark.slow
 def test_a_network_with_shared_weights_and_a_batch(narrow):
     rng = np.random.default_rng(1)
     inputs = rng.normal(size=(32, 6))

@@ -10,7 +10,7 @@ import pytest
 from helpers.random_judge import judge
 from helpers.random_programs import STEPS, draft_program
 
-QUICK = 14
+QUICK = 12
 """Programs of the quick suite: about 3 s of one core each, nearly all of it compilation."""
 ALL, BLOCK = 2000, 25
 
