@@ -25,7 +25,7 @@ def choose(which: np.ndarray, *cases: np.ndarray) -> np.ndarray:
 
 def divide(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """div: integers are truncated towards zero, as by XLA."""
-    if x.dtype.kind == "f":
+    if x.dtype.kind not in "iu":
         return x / y
     y = np.where(y == 0, 1, y)
     down = x // y
@@ -42,7 +42,8 @@ def integer_pow(instr: Instr, x: np.ndarray) -> np.ndarray:
 
 
 def convert(instr: Instr, x: np.ndarray) -> np.ndarray:
-    return x.astype(instr.params["new_dtype"])
+    dtype = np.dtype(instr.params["new_dtype"])
+    return (x.real if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
 
 
 def bitcast(instr: Instr, x: np.ndarray) -> np.ndarray:

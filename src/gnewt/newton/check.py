@@ -221,9 +221,14 @@ def _run(function: jax.stages.Wrapped, given: Sequence[PyTree], once: _Once) -> 
 
 
 def _by_numpy(traced: jax.stages.Traced, given: PyTree) -> list[Numeric] | None:
-    """Run a traced function by NumPy, unless its loops are too long for that."""
+    """Run a traced function by NumPy; None where its loops are too long for that, or NumPy lacks one of its types."""
     flat = flatten_jaxpr(traced.jaxpr, [], VALUE_CALLS)
-    return _fold(traced, given) if count_operations(flat) <= _MOST_OPERATIONS else None
+    if count_operations(flat) > _MOST_OPERATIONS:
+        return None
+    try:
+        return _fold(traced, given)
+    except TypeError:
+        return None
 
 
 def _fold(traced: jax.stages.Traced, given: PyTree) -> list[Numeric]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -25,6 +25,8 @@ thousand. Residuals then come from the evaluation of the graph, which is checked
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:
     """An objective at one call: its structure, the data of this call, the flat inputs. A pytree of its numbers."""
+
+    __no_type_check__: ClassVar[bool] = True  # JAX also fills pytrees with placeholders, which are no numbers
 
     x: Array
     data: Data
