@@ -43,7 +43,7 @@ def integer_pow(instr: Instr, x: np.ndarray) -> np.ndarray:
 
 def convert(instr: Instr, x: np.ndarray) -> np.ndarray:
     dtype = np.dtype(instr.params["new_dtype"])
-    return (x.real if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
+    return (np.real(x) if x.dtype.kind == "c" and dtype.kind != "c" else x).astype(dtype)
 
 
 def bitcast(instr: Instr, x: np.ndarray) -> np.ndarray:
