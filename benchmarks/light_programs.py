@@ -41,12 +41,12 @@ def pole(x: Array, u: Array) -> Array:
     return jnp.stack([x[2], x[3], push - 0.05 * angular * cos / 1.1, angular])
 
 
-def swing_up(T: int, advance: Callable[[Array, Array], Array]) -> Callable[[Array], Array]:
+def swing_up(advance: Callable[[Array, Array], Array], effort: float) -> Callable[[Array], Array]:
     """The cost of a swing-up from the hanging state."""
 
     def cost(us: Array) -> Array:
         def stage(x: Array, u: Array) -> tuple[Array, Array]:
-            return advance(x, u), 1e-5 * u**2 + 0.05 * (1 - jnp.cos(x[1])) + 0.01 * x[0] ** 2
+            return advance(x, u), effort * u**2 + 0.05 * (1 - jnp.cos(x[1])) + 0.01 * x[0] ** 2
 
         x, costs = jax.lax.scan(stage, jnp.array([0.0, jnp.pi, 0.0, 0.0]), us)
         return costs.sum() + 10 * (1 - jnp.cos(x[1])) + x[2] ** 2 + x[3] ** 2 + x[0] ** 2
@@ -56,13 +56,12 @@ def swing_up(T: int, advance: Callable[[Array, Array], Array]) -> Callable[[Arra
 
 @program("cartpole, Euler, T = 500")
 def cartpole_euler() -> Program:
-    return swing_up(500, lambda x, u: x + 0.01 * pole(x, u)), normal(500)
+    return swing_up(lambda x, u: x + 0.01 * pole(x, u), 1e-8), normal(500, scale=5.0)
 
 
 @program("cartpole, Euler, T = 500, definite")
 def cartpole_definite() -> Program:
-    swing = swing_up(500, lambda x, u: x + 0.01 * pole(x, u))
-    return lambda us: swing(us) + 50 * jnp.sum(us**2), normal(500)
+    return swing_up(lambda x, u: x + 0.01 * pole(x, u), 50.0), normal(500)
 
 
 @program("second-order dynamics in R³, T = 300")
@@ -207,7 +206,7 @@ def cartpole_rk4() -> Program:
         k3 = pole(x + h / 2 * k2, u)
         return x + h / 6 * (k1 + 2 * k2 + 2 * k3 + pole(x + h * k3, u))
 
-    return swing_up(200, advance), normal(200)
+    return swing_up(advance, 0.01), normal(200)
 
 
 @program("state-space model, 1,000 observations")
