@@ -7,6 +7,8 @@
 //     slots     for every front [p + q + b] slots; free plans: [q + b] unknowns, by number: slots, then the duals of
 //               the nodes in the same order
 //     sources   for every front [num_blocks] positions at which its blocks begin, then [num_diag] positions
+//     segments  for every segment a SegmentRecord; its groups, each a GroupRecord; their members, each a MemberRecord
+//               and the numbers of its children
 //
 // A change of anything here is a new kPlanVersion. Plans are never stored, so the engine reads one version only.
 #pragma once
@@ -14,7 +16,7 @@
 
 namespace gnewt::plan_format {
 
-constexpr int32_t kPlanVersion = 3;
+constexpr int32_t kPlanVersion = 4;
 
 // Places in the header.
 enum Header {
@@ -23,14 +25,16 @@ enum Header {
     kNumInputs,
     kNumSlots,
     kIsCausal,
-    kFrontsAt,  // where the four parts after the header begin in the array
+    kFrontsAt,  // where the five parts after the header begin in the array
     kShapesAt,
     kSlotsAt,
     kSourcesAt,
+    kSegmentsAt,
+    kNumSegments,
     kNumSources,
     kMaxPairs,  // largest p of a front, at least 1
     kMaxRest,   // largest q + b of a front, at least 1
-    kRowsLow,   // lower 31 bits of: numbers in the rows of L of a causal plan where no pivot is moved (free plans: 0)
+    kRowsLow,   // lower 31 bits of: numbers in the rows of L where no pivot is moved
     kRowsHigh,  // the bits above
     kHeaderSize
 };
@@ -48,6 +52,8 @@ struct ShapeRecord {
     int32_t num_blocks, num_diag, num_pairs, num_inputs, num_runs;
     // If positive: the first num_set blocks of R cover its first q rows once, and its other rows have no blocks.
     int32_t num_set;
+    // Free plans: the first 2 num_twins unknowns are states with their duals, (x, λ) side by side: 2×2 pivots.
+    int32_t num_twins;
 };
 
 enum Flag {
@@ -74,11 +80,29 @@ struct RunRecord {
     int32_t start, place, length;
 };
 
+// Small fronts of the same sizes are eliminated side by side, one in each lane of a vector. A segment is a range of
+// fronts, and holds groups of such fronts, children before parents: all children of a member are members before it.
+struct SegmentRecord {
+    int32_t begin, end;  // the range of fronts
+    int32_t num_groups;
+    int32_t length;  // of the whole segment in the array
+};
+struct GroupRecord {
+    int32_t count;  // members
+};
+struct MemberRecord {
+    int32_t front;
+    int32_t rows_low, rows_high;  // where its rows of L begin: the lower 31 bits, the bits above
+};
+
+// Fronts of a group have at most so many unknowns, pairs counted once; a group has at least so many members.
+constexpr int32_t kMostInLane = 24, kFewestLanes = 3;
+
 // How many int32 a record takes in the array.
 template <class Record>
 constexpr int kInts = sizeof(Record) / sizeof(int32_t);
 
-static_assert(kInts<FrontRecord> == 4 && kInts<ShapeRecord> == 10 && kInts<Block> == 9 && kInts<RunRecord> == 3,
+static_assert(kInts<FrontRecord> == 4 && kInts<ShapeRecord> == 11 && kInts<Block> == 9 && kInts<RunRecord> == 3,
               "records are read from the plan as they stand");
 
 }  // namespace gnewt::plan_format

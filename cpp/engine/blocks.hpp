@@ -7,9 +7,9 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// Call visit(row, col, value) for every number of a block.
-template <class T, class Visit>
-GNEWT_INLINE void for_each(const Block& k, const T* src, Visit visit) {
+// Call visit(row, col, value) for every number of a block. `src` points to the first, or stands for its position.
+template <class Source, class Visit>
+GNEWT_INLINE void for_each(const Block& k, Source src, Visit visit) {
     int64_t step = k.step, len = k.len;
     for (int32_t i = 0; i < k.rows; ++i) {
         for (int64_t j = 0; j < len; ++j) {
