@@ -204,6 +204,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "scatter": Primitive(indices=(1, 2), fold=folds.scatter),
     "scatter-add": Primitive(indices=(1, 2), fold=folds.scatter_add),
     **dict.fromkeys(("scatter-sub", "scatter-mul"), Primitive(indices=(1, 2))),
+    **dict.fromkeys(("scatter-max", "scatter-min"), Primitive(indices=(1, 2), curvature="none")),
     # Functions with derivatives of their own, or with none
     "custom_jvp_call": Primitive(own_rule=True),
     "custom_vjp_call": Primitive(own_rule=True, twice=False),

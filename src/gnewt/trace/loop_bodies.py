@@ -21,7 +21,7 @@ from gnewt.jaxprs.liveness import needed
 from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.body_constants import settle_constants
 from gnewt.trace.body_pattern import BodyPattern, analyse_body, out_dtype
-from gnewt.trace.call_rules import by_reverse_mode, check_differentiable
+from gnewt.trace.call_rules import by_reverse_mode, check_differentiable, needs_reverse_mode
 from gnewt.trace.constants import Const
 from gnewt.trace.fuse import MAX_ARGS
 from gnewt.trace.lift import Lifter, Value
@@ -216,8 +216,8 @@ def dense_body(
         return pattern.outputs(lift, values, None)
     names = {name for i in body.instrs for name, _ in primitives_of(i)}
     call: CallFunction = fn
-    if any(n.startswith("custom_vjp") for n in names):
-        call = by_reverse_mode(fn)
+    if any(map(needs_reverse_mode, names)):
+        call = by_reverse_mode(fn, col_dtypes)
     if not all(primitive(name).twice for name in names):
         check_differentiable(body.instrs, call, [np.dtype(d) for d in col_dtypes], data)
     fixed = tuple(None if s is None else s.key() for s in known)
