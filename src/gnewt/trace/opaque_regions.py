@@ -128,9 +128,7 @@ def _extended(program: Program, instrs: list[Instr], members: set[int], varying:
     return more if width <= _MAX_LOCAL else members
 
 
-def _without_loose_ends(
-    program: Program, instrs: list[Instr], members: set[int], more: set[int]
-) -> set[int]:
+def _without_loose_ends(program: Program, instrs: list[Instr], members: set[int], more: set[int]) -> set[int]:
     """Leave out what makes integers, booleans or complex numbers for equations outside, and what reads such results."""
     kept = set(more)
     while True:
