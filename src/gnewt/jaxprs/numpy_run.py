@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.jaxprs.compat import Numeric
-from gnewt.jaxprs.flatten import scan_spec
+from gnewt.jaxprs.flatten import VALUE_CALLS, flatten_jaxpr, scan_spec
 from gnewt.jaxprs.primitives import primitive
 from gnewt.jaxprs.program import Instr, Lit, Operand, Program, size_of
 from gnewt.jaxprs.replay import bind_instr
+from gnewt.jaxprs.twins import twin_of
 
 Known: TypeAlias = np.ndarray | jax.Array
 """A known number or array; only JAX has keys of random generators."""
@@ -36,6 +37,8 @@ def count_operations(program: Program, times: int = 1) -> int:
             total += count_operations(instr.bodies[0], times * int(instr.params["length"]))
         elif instr.bodies:
             total += max(count_operations(body, times) for body in instr.bodies)
+        elif instr.prim == "custom_linear_solve":
+            total += count_operations(_solution(instr, [])[0], times)
         else:
             total += times if _by_numpy(instr) is not None else _COMPILE + times * _DISPATCH
     return total
@@ -78,6 +81,11 @@ class _Runner:
         if instr.region is not None:
             region = instr.region
             return lambda values: self.run(region, values)
+        if instr.prim == "custom_linear_solve":
+            hoisted: list[Numeric] = []
+            body, places = _solution(instr, hoisted)
+            inner = _Runner(hoisted)
+            return lambda values: inner.run(body, [values[i] for i in places])
         return _by_numpy(instr) or _by_jax(instr)
 
     def _scan(self, instr: Instr) -> Apply:
@@ -109,18 +117,32 @@ class _Runner:
         return cond
 
 
+def _solution(instr: Instr, hoisted: list[Numeric]) -> tuple[Program, list[int]]:
+    """What computes the value of a linear solve, and its operands: constants, and the right-hand side."""
+    lengths = instr.params["const_lengths"]
+    first = lengths.matvec + lengths.vecmat
+    places = [*range(first, first + lengths.solve), *range(sum(lengths), len(instr.ins))]
+    return flatten_jaxpr(instr.params["jaxprs"].solve, hoisted, VALUE_CALLS), places
+
+
 def _by_numpy(instr: Instr) -> Apply | None:
     """The equation in NumPy, or None where NumPy cannot."""
     known, dtypes = primitive(instr.prim), [a.dtype for a in instr.out_avals]
+    if dtypes == [jax.dtypes.float0]:  # a tangent of an integer: it holds nothing
+        nothing = [np.zeros(instr.out_avals[0].shape, jax.dtypes.float0)]
+        return lambda values: nothing
     if known.move is not None:
         move = known.move
         return lambda values: [m[0] for m in move(instr, *[v[None] for v in values])]
-    if not instr.ins or any(size_of(a.shape) == 0 for a in instr.in_avals):
+    if any(size_of(a.shape) == 0 for a in instr.in_avals):
         return None
+    twin = twin_of(instr)
+    if twin is not None:
+        return lambda values: [np.asarray(v, d) for v, d in zip(twin(instr, values), dtypes, strict=True)]
     if known.fold is not None:
         fold = known.fold
         return lambda values: [np.asarray(fold(instr, *[v[None] for v in values])[0], dtypes[0])]
-    if known.numpy is None or any(np.dtype(a.dtype).kind == "V" for a in instr.in_avals):
+    if known.numpy is None or not instr.ins or any(np.dtype(a.dtype).kind == "V" for a in instr.in_avals):
         return None
     function = known.numpy
 
