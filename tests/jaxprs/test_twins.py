@@ -39,7 +39,7 @@ CASES = {
     "transposed solve": (lambda a, b: jax.vjp(lambda b: jnp.linalg.solve(a, b), b)[1](b)[0], (A, B)),
     "det": (jnp.linalg.det, (A,)),
     "cholesky": (jnp.linalg.cholesky, (S,)),
-    "indefinite cholesky": (lambda s: jnp.linalg.cholesky(s.at[1].multiply(-1)), (S,)),
+    "indefinite cholesky": (lambda s: jnp.linalg.cholesky(jnp.asarray(s).at[1].multiply(-1)), (S,)),
     "eigh": (lambda s: lax.linalg.eigh(s, lower=True), (S,)),
     "sort": (lambda b: lax.sort(b, dimension=1), (B,)),
     "argsort": (lambda b: jnp.argsort(b, axis=0), (B,)),

@@ -138,8 +138,14 @@ TWINS: dict[str, Twin] = {
 }
 
 
+FOREIGN: dict[str, Twin] = {}
+"""Twins of foreign functions, by the name of the target; whoever registers a target with JAX may add one."""
+
+
 def twin_of(instr: Instr) -> Twin | None:
     """Return the twin of an equation, or None where only JAX can apply it."""
+    if instr.prim == "ffi_call":
+        return FOREIGN.get(instr.params["target_name"])
     if instr.prim == "eigh" and instr.params.get("subset_by_index") is not None:
         return None
     return TWINS.get(instr.prim)
