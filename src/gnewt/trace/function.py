@@ -35,7 +35,9 @@ from gnewt.jaxprs import (
 )
 from gnewt.jaxprs.compat import AnyJaxpr, Equation
 from gnewt.jaxprs.liveness import drop_dead
+from gnewt.jaxprs.parts import bound_loops
 from gnewt.trace import (
+    branch_rules,
     call_rules,
     cumulative_rules,
     elementwise_rules,
@@ -64,6 +66,7 @@ from gnewt.trace.outputs import find_outputs
 from gnewt.trace.precision import refuse_half_precision
 
 _RULE_MODULES = (
+    branch_rules,
     call_rules,
     cumulative_rules,
     elementwise_rules,
@@ -334,7 +337,9 @@ class TracedFunction:
         )
         for family in condensed.families:
             check_family(family, num_inputs, condensed.num_slots)
-        replay = make_replay(program, structure, source)
+        # JAX differentiates a loop in reverse mode if it knows how long the loop may be.
+        bounded = bound_loops(program, lifter.trips) if lifter.trips else program
+        replay = make_replay(bounded or program, structure, source)
 
         def remake(captured: Sequence[ArrayLike], distrust: Distrust) -> Entry:
             return self._trace(read, source, names, in_tree, captured, distrust)
