@@ -7,7 +7,7 @@ In: a flat program. Out: `part_of`, the program of some of its outputs, in which
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import jax
@@ -30,14 +30,23 @@ Captured: TypeAlias = dict[int, jax.Array]
 def part_of(program: Program, outs: Sequence[bool]) -> Program | None:
     """Return the program of the marked outputs; inputs and captured constants keep their places. None: it has no such form."""
     asked = [o for o, flag in zip(program.outs, outs, strict=True) if flag]
-    whole = dataclasses.replace(program, outs=asked)
-    return retraced(whole, lambda args, captured: _Replay({}).run(whole, args, captured, [True] * len(asked)))
+    return _rewritten(dataclasses.replace(program, outs=asked), {})
 
 
 def bound_loops(program: Program, trips: Trips) -> Program | None:
     """Replace while loops by scans of so many iterations, which pass on what they carry once the loop has ended."""
+    return _rewritten(program, trips)
+
+
+def _rewritten(program: Program, trips: Trips) -> Program | None:
     every = [True] * len(program.outs)
-    return retraced(program, lambda args, captured: _Replay(trips).run(program, args, captured, every))
+    return retraced(
+        program, lambda args, captured: _present(_Replay(trips).run(program, args, captured, every))
+    )
+
+
+def _present(values: Iterable[jax.Array | None]) -> list[jax.Array]:
+    return [v for v in values if v is not None]
 
 
 def bounded_body(instr: Instr) -> Program | None:
@@ -137,9 +146,9 @@ class _Replay:
             given = iter(carry)
             full = [next(given) if flag else None for flag in carried]
             found = self.run(spec.body, [*args[:first], *full, *x], captured, outs)
-            return [found[j] for j in places if j < n], [found[j] for j in places if j >= n]
+            return _present(found[:n]), _present(found[n:])
 
-        init = [v for v, flag in zip(args[first : first + n], carried, strict=True) if flag]
+        init = _present(v for v, flag in zip(args[first : first + n], carried, strict=True) if flag)
         last, ys = jax.lax.scan(step, init, args[first + n :], length=spec.length, reverse=spec.reverse)
         found = dict(zip(places, [*last, *ys], strict=True))
         return [found.get(j) for j in range(len(outs))]
@@ -147,8 +156,8 @@ class _Replay:
     def _cond(
         self, instr: Instr, args: list[jax.Array | None], captured: Captured, marked: list[bool]
     ) -> list[jax.Array | None]:
-        def branch(body: Program) -> Callable[[], list[jax.Array | None]]:
-            return lambda: [v for v in self.run(body, args[1:], captured, marked) if v is not None]
+        def branch(body: Program) -> Callable[[], list[jax.Array]]:
+            return lambda: _present(self.run(body, args[1:], captured, marked))
 
         index = args[0]
         assert index is not None
@@ -171,12 +180,12 @@ class _Replay:
 
         def step(carry: list[jax.Array]) -> list[jax.Array]:
             found = self.run(spec.body, [*args[spec.cond_consts : at], *full(carry)], captured, carried)
-            return [v for v in found if v is not None]
+            return _present(found)
 
         def go_on(carry: list[jax.Array], _: None) -> tuple[list[jax.Array], None]:
             return jax.lax.cond(go(carry), step, lambda c: c, carry), None
 
-        init = [v for v, flag in zip(args[at:], carried, strict=True) if flag]
+        init = _present(v for v, flag in zip(args[at:], carried, strict=True) if flag)
         if instr.key in self._trips:
             return full(jax.lax.scan(go_on, init, None, length=self._trips[instr.key])[0])
         return full(jax.lax.while_loop(go, step, init))

@@ -136,7 +136,7 @@ def _all_pass_on_the_same(branches: Sequence[AnyJaxpr]) -> bool:
     found = set()
     for branch in branches:
         opened = compat.open_jaxpr(branch)[0]
-        places = {v: i for i, v in enumerate(opened.invars)}
+        places: dict[Any, int] = {v: i for i, v in enumerate(opened.invars)}
         if opened.eqns or any(compat.is_literal(v) or v not in places for v in opened.outvars):
             return False
         found.add(tuple(places[v] for v in opened.outvars))

@@ -17,6 +17,7 @@ from gnewt._typing import Array
 from gnewt.graph import Data, Structure
 from gnewt.jaxprs import Program, run_program, value_key
 from gnewt.jaxprs.compat import put
+from gnewt.jaxprs.parts import Trips, bound_loops
 from gnewt.trace.condense import Condensed, Source
 from gnewt.trace.lift import Distrust
 
@@ -100,8 +101,12 @@ def fill_columns(condensed: Condensed, captured: Sequence[ArrayLike]) -> Data | 
     )
 
 
-def make_replay(program: Program, structure: Structure, source: Source) -> Replay:
-    """Make f as a function of captured values and flat inputs, by replaying its jaxpr."""
+def make_replay(program: Program, structure: Structure, source: Source, trips: Trips) -> Replay:
+    """Make f as a function of captured values and flat inputs, by replaying its jaxpr.
+
+    JAX differentiates a loop in reverse mode if it knows how long the loop may be: `trips`.
+    """
+    program = (bound_loops(program, trips) or program) if trips else program
 
     def replay(captured: Sequence[ArrayLike], x: Array) -> Array:
         leaves = jax.tree_util.tree_leaves(structure.unravel(x))

@@ -269,11 +269,11 @@ def _scan_by_numpy(
     part: Program,
     captured: dict[int, np.ndarray],
     arguments: Callable[..., list],
-    init: list[np.ndarray],
-    xs: list[np.ndarray],
+    init: list[Known],
+    xs: list[Known],
     length: int,
     reverse: bool,
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
+) -> tuple[list[Known], list[np.ndarray]]:
     run, carry, rows = program_runner(part, captured), init, []
     for t in range(length)[:: -1 if reverse else 1]:
         rows.append(carry)
