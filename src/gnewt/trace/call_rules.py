@@ -1,7 +1,7 @@
 """Rules for calls: whatever has no rule is one opaque call, a dense local function that JAX itself differentiates.
 
 In: an equation and the ids of its operands. Out: ids of a call's outputs. Also the calls that are not opaque: elementwise
-custom_jvp functions (one template operation with their own derivative) and conditionals whose predicate is known.
+custom_jvp functions (one template operation with their own derivative).
 """
 
 from __future__ import annotations
@@ -221,19 +221,6 @@ def check_differentiable(
 def _first_line(problem: Exception) -> str:
     """What an exception says; its name where it says nothing."""
     return next(iter(str(problem).splitlines()), type(problem).__name__)
-
-
-@rule("while")
-def _while(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
-    raise Opaque("a loop whose number of iterations depends on data")
-
-
-@rule("cond")
-def _cond(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
-    which = np.clip(lift.watch(ins[0]).astype(np.int64).ravel(), 0, len(instr.bodies) - 1)
-    if np.any(which != which[0]):
-        raise Opaque("a predicate that varies over the iterations of a loop")
-    return lift.run(lift.prepare(instr.bodies[int(which[0])], ins[1:]), ins[1:])
 
 
 @rule("custom_jvp_call")
