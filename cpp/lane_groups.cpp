@@ -14,8 +14,8 @@ using namespace plan_format;
 
 namespace {
 
-// Fronts of a segment at most: their messages and sources stay in the second cache.
-constexpr Index kSegment = 1024;
+// Fronts of a segment at most: their messages and rows of L stay in the second cache.
+constexpr Index kSegment = 512;
 
 class Grouper {
 public:
@@ -97,8 +97,7 @@ private:
     void write_group(const std::vector<Index>& group, Index begin, Index level) {
         append(GroupRecord{narrow(static_cast<Count>(group.size()))});
         for (Index i : group) {
-            const Count rows = front(i).rows;
-            append(MemberRecord{i, narrow(rows & 0x7fffffff), narrow(rows >> 31)});
+            append(MemberRecord{i});
             out_.insert(out_.end(), children_.begin() + child_ptr_[u(i)], children_.begin() + child_ptr_[u(i) + 1]);
             level_[u(i - begin)] = level;
         }

@@ -10,7 +10,6 @@ namespace gnewt {
 // What the groups depend on, for one front.
 struct LaneFront {
     Index p, q, b, twins, num_children;
-    Count rows;  // where its rows of L begin
 };
 
 // The segments of the binary plan; `fronts` come in postorder. `num_segments` is set.

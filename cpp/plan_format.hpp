@@ -7,6 +7,8 @@
 //     slots     for every front [p + q + b] slots; free plans: [q + b] unknowns, by number: slots, then the duals of
 //               the nodes in the same order
 //     sources   for every front [num_blocks] positions at which its blocks begin, then [num_diag] positions
+//     lines     LineRecord for every line of fronts, ascending
+//     strides   for every line [num_blocks + num_diag]: how far those positions move from front to front
 //     segments  for every segment a SegmentRecord; its groups, each a GroupRecord; their members, each a MemberRecord
 //               and the numbers of its children
 //
@@ -16,7 +18,7 @@
 
 namespace gnewt::plan_format {
 
-constexpr int32_t kPlanVersion = 4;
+constexpr int32_t kPlanVersion = 5;
 
 // Places in the header.
 enum Header {
@@ -25,10 +27,13 @@ enum Header {
     kNumInputs,
     kNumSlots,
     kIsCausal,
-    kFrontsAt,  // where the five parts after the header begin in the array
+    kFrontsAt,  // where the seven parts after the header begin in the array
     kShapesAt,
     kSlotsAt,
     kSourcesAt,
+    kLinesAt,
+    kStridesAt,
+    kNumLines,
     kSegmentsAt,
     kNumSegments,
     kNumSources,
@@ -80,6 +85,14 @@ struct RunRecord {
     int32_t start, place, length;
 };
 
+// A line: `count` fronts from `first` on that look alike. Each front has one child, the front before it, whose separator
+// lies in the front as that of every front of the line lies in the next one: at ascending places. The positions of the
+// sources move by the same strides from each front to the next.
+struct LineRecord {
+    int32_t first, count;
+    int32_t strides;  // where those of this line begin, counted from kStridesAt
+};
+
 // Small fronts of the same sizes are eliminated side by side, one in each lane of a vector. A segment is a range of
 // fronts, and holds groups of such fronts, children before parents: all children of a member are members before it.
 struct SegmentRecord {
@@ -92,7 +105,6 @@ struct GroupRecord {
 };
 struct MemberRecord {
     int32_t front;
-    int32_t rows_low, rows_high;  // where its rows of L begin: the lower 31 bits, the bits above
 };
 
 // Fronts of a group have at most so many unknowns, pairs counted once; a group has at least so many members.
@@ -102,7 +114,8 @@ constexpr int32_t kMostInLane = 24, kFewestLanes = 3;
 template <class Record>
 constexpr int kInts = sizeof(Record) / sizeof(int32_t);
 
-static_assert(kInts<FrontRecord> == 4 && kInts<ShapeRecord> == 11 && kInts<Block> == 9 && kInts<RunRecord> == 3,
+static_assert(kInts<FrontRecord> == 4 && kInts<ShapeRecord> == 11 && kInts<Block> == 9 && kInts<RunRecord> == 3 &&
+                  kInts<LineRecord> == 3,
               "records are read from the plan as they stand");
 
 }  // namespace gnewt::plan_format

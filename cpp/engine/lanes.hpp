@@ -18,6 +18,7 @@ public:
 
     // If a segment begins with front f, eliminate its groups. False where there is no memory.
     bool begin(int32_t f) {
+        for (; left_ && segment(next_).begin < f; --left_) next_ += segment(next_).length;  // a run went past them
         if (!left_ || segment(next_).begin != f) return true;
         --left_;
         const SegmentRecord record = segment(next_);
@@ -26,7 +27,7 @@ public:
         next_ += record.length;
         if (!state_.reserve(end_ - begin_) || !work_.reserve(kRoom * kEight)) return false;
         std::memset(state_.data(), 0, size_t(end_ - begin_) * sizeof(Waiting));
-        used_ = 0;
+        used_ = used_rows_ = 0;
         for (int32_t g = 0; g < record.num_groups; ++g)
             if (!run_group(at)) return false;
         return true;
@@ -35,10 +36,13 @@ public:
     // Whether front f is done.
     bool done(int32_t f) { return f >= begin_ && f < end_ && state_[f - begin_].done; }
 
-    // Put the message of front f, which is done, on the stack, unless its parent has taken the message. False where
+    // Front f, which is done, has its turn: put its rows of L where they belong, as what stands before them may have been
+    // written with whole vectors, and its message on the stack, unless its parent has taken the message. False where
     // there is no memory.
-    bool pass_on(int32_t f, int64_t b) {
+    bool pass_on(int32_t f, const Shape& shape) {
         const Waiting& mine = state_[f - begin_];
+        const int64_t b = shape.b, numbers = shape.q * (shape.q + b);
+        std::memcpy(course_.factor, rows_.data() + mine.rows, size_t(numbers) * sizeof(T));
         if (!b || mine.taken) return true;
         const int64_t base = course_.stack_end(), size = message_size<T>(b, 1);
         if (!course_.stack.reserve(base + size)) return false;
@@ -74,7 +78,7 @@ public:
 
 private:
     struct Waiting {
-        int64_t at;        // where the message of a front that is done begins
+        int64_t at, rows;    // where the message and the rows of L of a front that is done begin
         int8_t done, taken;  // whether the front is done; whether its parent has taken the message
     };
     static constexpr int kEight = 8;
@@ -113,7 +117,8 @@ private:
         const Shape shape = plan.front(*at).shape;
         const SmallSizes sizes{shape.p, shape.q, shape.b, shape.num_twins};
         const int64_t room = message_size<T>(sizes.b, 1);
-        if (!messages_.reserve(used_ + left * room)) return false;
+        if (!messages_.reserve(used_ + left * room) || !rows_.reserve(used_rows_ + left * sizes.q * sizes.n()))
+            return false;
         while (left > 0) {
             Member members[kEight];
             int count = 0;
@@ -151,11 +156,12 @@ private:
         for (int lane = 0; lane < count; ++lane) {
             if (!holds(good, lane)) continue;
             const Member& mine = members[lane];
-            rows[lane] = course_.call.factor + (int64_t(mine.record.rows_high) << 31) + mine.record.rows_low;
+            rows[lane] = rows_.data() + used_rows_;
             small.write(lane, mine.front, nullptr, course_.z.data(), message_parts(messages_.data() + used_, sizes.b),
                         course_.tally);
-            state_[mine.record.front - begin_] = {used_, true, false};
+            state_[mine.record.front - begin_] = {used_, used_rows_, true, false};
             used_ += message_size<T>(sizes.b, 1);
+            used_rows_ += sizes.q * sizes.n();
             for (int32_t k = 0; k < mine.front.num_children; ++k) state_[mine.children[k] - begin_].taken = true;
         }
         small.write_rows(rows);
@@ -185,8 +191,8 @@ private:
     Course<T>& course_;
     const int32_t* next_;  // the next segment
     int32_t left_, begin_ = 0, end_ = 0;
-    int64_t used_ = 0;  // numbers of messages_
-    Buffer<T> work_, messages_;
+    int64_t used_ = 0, used_rows_ = 0;  // numbers of messages_ and rows_
+    Buffer<T> work_, messages_, rows_;
     Buffer<Waiting> state_;
 };
 

@@ -10,6 +10,7 @@
 #include "course.hpp"
 #include "lanes.hpp"
 #include "ldl.hpp"
+#include "lines.hpp"
 #include "load.hpp"
 #include "packed.hpp"
 #include "prefetch.hpp"
@@ -40,7 +41,7 @@ template <class T>
 class Quick {
 public:
     explicit Quick(Course<T>& course)
-        : course_(course), call_(course.call), plan_(course.plan), lanes_(course) {}
+        : course_(course), call_(course.call), plan_(course.plan), lanes_(course), lines_(course) {}
 
     bool reserve() {
         const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest];
@@ -57,15 +58,14 @@ public:
             Gathering<T>& gathering = course_.gathering;
             if (plan_.causal() && !gathering.look_ahead(plan_, f, course_.columns)) return false;
             if (lanes_.done(f)) {
-                if (!lanes_.pass_on(f, front.shape.b)) return false;
+                if (!lanes_.pass_on(f, front.shape)) return false;
                 go_on(f, front);
                 continue;
             }
-            if (!front.shape.p && is_single_small(front) && !any_delayed(front) && lanes_.eliminate(f, front)) {
-                go_on(f, front);
+            if (!plan_.causal()) {
+                if (!eliminate_small(f, front)) return false;
                 continue;
             }
-            if (!plan_.causal()) return false;
             if (gathering.is(f)) return false;
             if (gathering.ahead_of(f) && gathering.add_leaf(front, call_.sources, work_.data())) {
                 ++f;
@@ -73,10 +73,12 @@ public:
             }
             if (any_delayed(front)) return false;
             bool good = true;
-            if (!as_stages(f, front.shape, [&](const auto& stage) {
-                    clear(front.shape, false);
-                    good = eliminate_chain(course_, stage, work_.data(), saved_.data());
-                })) {
+            if (!as_stages(f, front.shape,
+                           [&](const auto& stage) {
+                               clear(front.shape, false);
+                               good = eliminate_chain(course_, stage, work_.data(), saved_.data());
+                           }) &&
+                !lines_.template ascend<false>(good) && !eliminate_small(f, front)) {
                 ask_for_sources(f + 1, false);
                 good = eliminate(f, front);
                 if (good) go_on(f, front);
@@ -84,6 +86,17 @@ public:
             if (!good) return false;
         }
         return true;
+    }
+
+    // Eliminate lines of fronts, if the next front is in one, with noise followed as the careful form does: up to the
+    // first front that is in no line, or is in doubt. Whether there was none.
+    bool ascend_noisy() {
+        bool good = true;
+        while (good && course_.next < plan_.num_fronts()) {
+            if (course_.num_waiting && course_.waiting[course_.num_waiting - 1].delayed) return false;
+            if (!lines_.template ascend<true>(good)) return false;
+        }
+        return good;
     }
 
     // Solutions from the roots down, where all fronts are done.
@@ -102,6 +115,9 @@ public:
                            clear(front.shape, false);
                            f = descend_chain(course_, stage, f, int32_t(record.front), factor, work_.data());
                        })) {
+                continue;
+            } else if (const int32_t before = lines_.descend(f, int32_t(record.front), factor); before < f) {
+                f = before;
                 continue;
             } else {
                 ask_for_sources(f - 1, true);
@@ -139,8 +155,13 @@ private:
             any |= course_.waiting[course_.num_waiting - k].delayed != 0;
         return any;
     }
-    bool is_single_small(const Front& front) const {
-        return course_.columns == 1 && LaneFronts<T>::is_small(front.shape);
+    // Eliminate front f if it is small and has no pairs; false where it is not, or is in doubt.
+    bool eliminate_small(int32_t& f, const Front& front) {
+        if (front.shape.p || course_.columns != 1 || !LaneFronts<T>::is_small(front.shape) || any_delayed(front))
+            return false;
+        if (!lanes_.eliminate(f, front)) return false;
+        go_on(f, front);
+        return true;
     }
 
     static int64_t rows_of_l(const Shape& shape) { return int64_t(shape.q) * (shape.q + shape.b); }
@@ -420,6 +441,7 @@ private:
     const Call<T>& call_;
     const PlanView& plan_;
     LaneFronts<T> lanes_;
+    Lines<T> lines_;
     Ahead<T> ahead_;
     int32_t asked_shape_ = -1, no_stage_ = -1;
     bool asked_back_ = false;

@@ -113,7 +113,7 @@ public:
             if ((block.rows | block.len) == 1)
                 add(block.row, block.col, 0);
             else
-                for_each(block, Offsets{0}, add);
+                for_places(block, add);
         }
         for (int lane = 0; lane < count; ++lane) add_units(lane, call, *fronts[lane], causal);
     }
@@ -195,13 +195,6 @@ private:
     struct Target {
         V* at;
         int64_t ld, diagonal;  // where the sizes of the diagonal are, -1 where the part has none
-    };
-
-    // Positions in a block instead of its numbers.
-    struct Offsets {
-        int64_t at;
-        int64_t operator[](int64_t j) const { return at + j; }
-        void operator+=(int64_t step) { at += step; }
     };
 
     void load_parts(int lane, const Call<T>& call, const Front& front) {
