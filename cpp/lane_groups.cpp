@@ -32,10 +32,10 @@ public:
     }
 
 private:
-    using Sizes = std::tuple<Index, Index, Index, Index>;
+    using Sizes = std::tuple<Index, Index, Index>;
 
     const LaneFront& front(Index i) const { return fronts_[u(i)]; }
-    Sizes sizes(Index i) const { return {front(i).p, front(i).q, front(i).b, front(i).twins}; }
+    Sizes sizes(Index i) const { return {front(i).p, front(i).q, front(i).b}; }
 
     // The children of a front are the last of those that wait for a parent.
     void find_children() {

@@ -9,7 +9,7 @@ namespace gnewt {
 
 // What the groups depend on, for one front.
 struct LaneFront {
-    Index p, q, b, twins, num_children;
+    Index p, q, b, num_children;
 };
 
 // The segments of the binary plan; `fronts` come in postorder. `num_segments` is set.

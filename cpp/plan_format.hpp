@@ -57,8 +57,6 @@ struct ShapeRecord {
     int32_t num_blocks, num_diag, num_pairs, num_inputs, num_runs;
     // If positive: the first num_set blocks of R cover its first q rows once, and its other rows have no blocks.
     int32_t num_set;
-    // Free plans: the first 2 num_twins unknowns are states with their duals, (x, λ) side by side: 2×2 pivots.
-    int32_t num_twins;
 };
 
 enum Flag {
@@ -114,7 +112,7 @@ constexpr int32_t kMostInLane = 24, kFewestLanes = 3;
 template <class Record>
 constexpr int kInts = sizeof(Record) / sizeof(int32_t);
 
-static_assert(kInts<FrontRecord> == 4 && kInts<ShapeRecord> == 11 && kInts<Block> == 9 && kInts<RunRecord> == 3 &&
+static_assert(kInts<FrontRecord> == 4 && kInts<ShapeRecord> == 10 && kInts<Block> == 9 && kInts<RunRecord> == 3 &&
                   kInts<LineRecord> == 3,
               "records are read from the plan as they stand");
 

@@ -220,8 +220,7 @@ private:
         const T x = a / b, y = d / b, t = 1 / ((x * y - 1) * b);
         uncertain_ = uncertain_ || cancelled(abs(a), f_.bound[k]) || cancelled(abs(d), f_.bound[k + 1]);
         if (uncertain_)
-            lost_ =
-                lost_ || largest(w_, k, n) * unit_[k] < f_.share || largest(v_, k, n) * unit_[k + 1] < f_.share;
+            lost_ = lost_ || largest(w_, k, n) * unit_[k] < f_.share || largest(v_, k, n) * unit_[k + 1] < f_.share;
         const T* __restrict w = w_, * __restrict v = v_;
         T* __restrict out = l, * __restrict next = m, * __restrict bound = f_.bound, * __restrict diagonal = diagonal_;
         for (int64_t j = k + 2; j < n; ++j) {

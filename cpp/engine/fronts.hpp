@@ -251,7 +251,7 @@ private:
         course_.lost = search.lost();
         scatter(at.y, course_.z.data(), ids, taken, course_.columns);
         // A front that took the pivots of the plan needs no record.
-        bool plain = planned && taken == at.m && !shape.num_twins;
+        bool plain = planned && taken == at.m;
         for (int64_t i = 0; i < taken; ++i) plain = plain && off_[i] == 0 && whole.origin[i] == i;
         int64_t passed;
         const int64_t nulls = sort_rows(shape, at, taken, ids, passed);

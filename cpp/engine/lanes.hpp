@@ -55,8 +55,8 @@ public:
     bool eliminate(int32_t f, const Front& front) {
         if (!work_.reserve(kRoom * kEight)) return false;
         const Shape& shape = front.shape;
-        Small<T, T> small({shape.p, shape.q, shape.b, shape.num_twins}, work_.data());
-        small.load(0, course_.call, front, course_.plan.causal());
+        Small<T, T> small({shape.p, shape.q, shape.b}, work_.data());
+        small.load(0, course_.call, front);
         for (int32_t k = front.num_children; k > 0; --k) {
             const Message& message = course_.waiting[course_.num_waiting - k];
             const Shape child = course_.plan.front(message.front).shape;
@@ -92,7 +92,7 @@ private:
     bool eliminate(Small<T, T>& small, const Front& front, const MessageParts<T>& message) {
         const int64_t p = front.shape.p, q = front.shape.q, b = front.shape.b;
         T* z = course_.z.data();
-        if (p || front.shape.num_twins || q < kFewRows) {
+        if (p || q < kFewRows) {
             if (!small.eliminate()) return false;
             small.write(0, front, course_.factor, z, message, course_.tally);
             return true;
@@ -115,7 +115,7 @@ private:
         int32_t left = reinterpret_cast<const GroupRecord*>(at)->count;
         at += kInts<GroupRecord>;
         const Shape shape = plan.front(*at).shape;
-        const SmallSizes sizes{shape.p, shape.q, shape.b, shape.num_twins};
+        const SmallSizes sizes{shape.p, shape.q, shape.b};
         const int64_t room = message_size<T>(sizes.b, 1);
         if (!messages_.reserve(used_ + left * room) || !rows_.reserve(used_rows_ + left * sizes.q * sizes.n()))
             return false;
@@ -176,10 +176,10 @@ private:
             fronts[lane] = &members[lane].front;
             alike &= fronts[lane]->shape.blocks == fronts[0]->shape.blocks;
         }
-        if (alike) small.load_alike(count, course_.call, fronts, plan.causal());
+        if (alike) small.load_alike(count, course_.call, fronts);
         for (int lane = 0; lane < count; ++lane) {
             const Member& mine = members[lane];
-            if (!alike) small.load(lane, course_.call, mine.front, plan.causal());
+            if (!alike) small.load(lane, course_.call, mine.front);
             for (int32_t k = 0; k < mine.front.num_children; ++k) {
                 const int32_t number = mine.children[k];
                 const Shape child = plan.front(number).shape;

@@ -60,7 +60,8 @@ public:
 
 private:
     static constexpr int kBlocks = 16;
-    static constexpr size_t kLargest = size_t(1) << 21, kLeast = 4096, kSpare = 4;  // bytes; a block may be so much larger
+    static constexpr size_t kLargest = size_t(1) << 21, kLeast = 4096,
+                            kSpare = 4;  // bytes; a block may be so much larger
 
     static void* aligned(size_t bytes) {
         constexpr size_t huge = size_t(1) << 21;  // a huge page of Linux

@@ -56,14 +56,10 @@ public:
             if (!lanes_.begin(f)) return false;
             const Front front = plan_.front(f);
             Gathering<T>& gathering = course_.gathering;
-            if (plan_.causal() && !gathering.look_ahead(plan_, f, course_.columns)) return false;
+            if (!gathering.look_ahead(plan_, f, course_.columns)) return false;
             if (lanes_.done(f)) {
                 if (!lanes_.pass_on(f, front.shape)) return false;
                 go_on(f, front);
-                continue;
-            }
-            if (!plan_.causal()) {
-                if (!eliminate_small(f, front)) return false;
                 continue;
             }
             if (gathering.is(f)) return false;
@@ -151,8 +147,7 @@ private:
     }
     bool any_delayed(const Front& front) {
         bool any = false;
-        for (int32_t k = 1; k <= front.num_children; ++k)
-            any |= course_.waiting[course_.num_waiting - k].delayed != 0;
+        for (int32_t k = 1; k <= front.num_children; ++k) any |= course_.waiting[course_.num_waiting - k].delayed != 0;
         return any;
     }
     // Eliminate front f if it is small and has no pairs; false where it is not, or is in doubt.

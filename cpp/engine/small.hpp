@@ -2,8 +2,7 @@
 // those of the plan, with a test on each in each lane. Called by lanes.hpp.
 //
 // The elimination is that of quick.hpp, written for numbers V that are single (T) or vectors of eight (Eight<T>). Loops
-// run over the entries of a front, so that no number of a small front goes to waste. Fronts of free plans are
-// eliminated too: a state with its dual is a 2×2 pivot.
+// run over the entries of a front, so that no number of a small front goes to waste.
 #pragma once
 #include "blocks.hpp"
 #include "ldl.hpp"
@@ -56,9 +55,9 @@ GNEWT_INLINE bool vanishes(V x) {
     return ((half[0] | half[1]) | (half[2] | half[3])) == 0;
 }
 
-// Sizes of a front: p pairs, q unknowns to eliminate, a separator of b; the first 2 twins of the q are pairs (x, λ).
+// Sizes of a front: p pairs, q inputs, a separator of b.
 struct SmallSizes {
-    int64_t p, q, b, twins;
+    int64_t p, q, b;
     int64_t n() const { return q + b; }
     int64_t m() const { return p + q + b; }
 };
@@ -85,17 +84,17 @@ public:
         std::memset(work, 0, size_t(l_ - work) * sizeof(V));
     }
 
-    // Add sources, units, shift and right-hand sides of a front to a lane.
-    void load(int lane, const Call<T>& call, const Front& front, bool causal) {
+    // Add sources, shift and right-hand sides of a front to a lane.
+    void load(int lane, const Call<T>& call, const Front& front) {
         if (s_.p)
             load_parts(lane, call, front);
         else
             load_rest(lane, call, front);
-        add_units(lane, call, front, causal);
+        add_units(lane, call, front);
     }
 
     // The same for `count` lanes whose fronts have one shape.
-    void load_alike(int count, const Call<T>& call, const Front* const* fronts, bool causal) {
+    void load_alike(int count, const Call<T>& call, const Front* const* fronts) {
         const Shape& shape = fronts[0]->shape;
         cross_ |= (shape.flags & kCross) != 0, nested_ |= (shape.flags & kNested) != 0;
         const int32_t* starts[kLanesOf];
@@ -115,7 +114,7 @@ public:
             else
                 for_places(block, add);
         }
-        for (int lane = 0; lane < count; ++lane) add_units(lane, call, *fronts[lane], causal);
+        for (int lane = 0; lane < count; ++lane) add_units(lane, call, *fronts[lane]);
     }
 
     // Add a message of the front `child` to a lane.
@@ -146,8 +145,7 @@ public:
         good_ = V{} == V{};
         product_ = lowest_ = highest_ = V{} + 1, least_ = V{} + T(HUGE_VAL), negative_ = V{};
         if (s_.p) substitute();
-        for (int64_t t = 0; t < s_.twins; ++t) take_twins(2 * t);
-        for (int64_t k = 2 * s_.twins; k < s_.q; ++k) take(k);
+        for (int64_t k = 0; k < s_.q; ++k) take(k);
         return good_;
     }
 
@@ -231,19 +229,9 @@ private:
             for_each(block, src, add);
     }
 
-    // The -1 of pairs, the shift, and the right-hand sides of inputs.
-    void add_units(int lane, const Call<T>& call, const Front& front, bool causal) {
-        const Shape& shape = front.shape;
-        if (causal) {
-            for (int64_t i = 0; i < s_.q; ++i) add_input(lane, call, front.slots[s_.p + i], s_.p + i);
-            return;
-        }
-        for (int32_t i = 0; i < shape.num_pairs; ++i) {
-            const int64_t x = shape.pairs[2 * i], y = shape.pairs[2 * i + 1];
-            lane_of(k_, lane)[(min(x, y) * m_ + max(x, y)) * kLanesOf] -= 1;
-        }
-        for (int32_t i = 0; i < shape.num_inputs; ++i)
-            add_input(lane, call, front.slots[shape.inputs[i]], shape.inputs[i]);
+    // The shift and the right-hand sides of inputs.
+    void add_units(int lane, const Call<T>& call, const Front& front) {
+        for (int64_t i = 0; i < s_.q; ++i) add_input(lane, call, front.slots[s_.p + i], s_.p + i);
     }
 
     static GNEWT_INLINE V gather(const T* at, const int64_t* from) {
@@ -348,51 +336,6 @@ private:
         for (int64_t j = k + 1; j < n_; ++j) u[j] = l_[j];
     }
 
-    // Eliminate the rows k and k + 1 of R, a state and its dual, as a 2×2 pivot [[a, b], [b, c]]. If nothing was added
-    // to the diagonal of the dual, the inverse needs no division but by b² = 1, and no test however large a is.
-    void take_twins(int64_t k) {
-        V *r = rest(), *u = r + k * m_, *v = u + m_, *size = size_ + s_.p, *rho = rho_ + s_.p;
-        const V a = u[k], b = u[k + 1], c = v[k + 1], det = a * c - b * b, inverse = 1 / det;
-        const Holds<V> bare = size[k + 1] == 0;
-        good_ &= magnitude(det) >= T(kDoubtful) * (size[k] * size[k + 1] + larger(b * b, V{} + 1));
-        good_ &= magnitude(det) < T(HUGE_VAL);
-        count_twins(a, b, c, det);
-        const V x = a * inverse, y = c * inverse, z = b * inverse, given = rho[k], other = rho[k + 1];
-        V* m = l_;  // the rows of L, one number of each after the other
-        for (int64_t j = k + 2; j < n_; ++j) {
-            const V i = y * u[j] - z * v[j], o = x * v[j] - z * u[j];
-            const V part = magnitude(i * u[j]) + magnitude(o * v[j]);
-            good_ &= bare | (larger(magnitude(i), magnitude(o)) <= T(1 / kThreshold)) |
-                     (part * T(kThreshold) <= size[j]);
-            size[j] += part;
-            rho[j] -= i * given + o * other;
-            m[j] = i;
-            l2_[j] = o;
-        }
-        for (int64_t i = k + 2; i < n_; ++i) {
-            const V first = m[i], second = l2_[i];
-            if (vanishes(first) && vanishes(second)) continue;
-            V* row = r + i * m_;
-            for (int64_t j = i; j < n_; ++j) row[j] -= first * u[j] + second * v[j];
-        }
-        for (int64_t j = k + 2; j < n_; ++j) u[j] = m[j], v[j] = l2_[j];
-        u[k + 1] = V{};
-        v[k] = b;
-        rho[k] = y * given - z * other;
-        rho[k + 1] = x * other - z * given;
-    }
-
-    // Count a 2×2 pivot. Its eigenvalues have the signs of the determinant and of the trace.
-    void count_twins(V a, V b, V c, V det) {
-        const V mean = (a + c) / 2, half = (a - c) / 2, square = half * half + b * b;
-        V radius;
-        for (int i = 0; i < kLanesOf; ++i) lane_of(&radius, i)[0] = std::sqrt(lane_of(const_cast<V*>(&square), i)[0]);
-        const V big = magnitude(mean) + radius;
-        good_ &= big < T(HUGE_VAL);
-        add_pivot(magnitude(det), magnitude(det) / big);
-        negative_ += det < 0 ? V{} + 1 : (mean < 0 ? V{} + 2 : V{});
-    }
-
     // Add the pivots of a lane to the tally: their product, if it stayed within bounds.
     void count(int lane, const T* r, Tally& tally) const {
         constexpr T low = sizeof(T) == 8 ? T(Tally::kLow) : T(1e-30), high = sizeof(T) == 8 ? T(Tally::kHigh) : T(1e30);
@@ -403,17 +346,15 @@ private:
             return;
         }
         const auto entry = [&](int64_t i, int64_t j) { return double(r[(i * m_ + j) * kLanesOf]); };
-        for (int64_t k = 0; k < 2 * s_.twins; k += 2) tally.add(entry(k, k), entry(k + 1, k), entry(k + 1, k + 1));
-        for (int64_t k = 2 * s_.twins; k < s_.q; ++k) tally.add(entry(k, k));
+        for (int64_t k = 0; k < s_.q; ++k) tally.add(entry(k, k));
     }
 
     const SmallSizes s_;
-    const int64_t n_, m_;   // m_: the leading dimension of K
-    Target targets_[5];     // where the sources of a kind go
-    V *k_, *f_, *g_;        // K [m, m_], upper, of [p | q | b]; F [p, n]; G [p, p]
-    V *size_, *rho_;        // [m_] what was summed into the diagonal; right-hand sides
-    V *l_, *w_, *spread_;   // a row of L [m_]; W = PP·F + C [p, n]; the magnitudes that went into F [p, n]
-    V l2_[kMostInLane];     // the second row of L of a 2×2 pivot
+    const int64_t n_, m_;  // m_: the leading dimension of K
+    Target targets_[5];    // where the sources of a kind go
+    V *k_, *f_, *g_;       // K [m, m_], upper, of [p | q | b]; F [p, n]; G [p, p]
+    V *size_, *rho_;       // [m_] what was summed into the diagonal; right-hand sides
+    V *l_, *w_, *spread_;  // a row of L [m_]; W = PP·F + C [p, n]; the magnitudes that went into F [p, n]
     bool cross_ = false, nested_ = false;
     Holds<V> good_;
     V product_, lowest_, highest_, least_, negative_;  // of the pivots so far; the bounds of their product

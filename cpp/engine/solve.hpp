@@ -264,15 +264,6 @@ inline void divide_pair(T a, T b, T c, T* u, int64_t columns) {
     }
 }
 
-// Eliminate a state and its dual, whose rows of L begin at `l`, in right-hand sides of `left` rows. The entry between
-// the two stands below the diagonal.
-template <class T>
-inline void lift_twins(const T* l, int64_t n, int64_t left, T* u, int64_t columns) {
-    for (int64_t i = 0; i < 2; ++i)
-        subtract_multiples(u + 2 * columns, l + i * n + 2, u + i * columns, left - 2, columns);
-    divide_pair(l[0], l[n], l[n + 1], u, columns);
-}
-
 // Divide the rows of a record by its pivots.
 template <class T>
 inline void divide(const RecordWalk<T>& record, const T* l, T* z, int64_t columns) {
@@ -320,9 +311,7 @@ inline void solve_again(const PlanView& plan, const T* sources, const T* factor,
             record.next();
         } else {
             if (!p) gather(rest, z, front.slots, n, columns);
-            const int64_t twins = 2 * front.shape.num_twins;
-            for (int64_t k = 0; k < twins; k += 2) lift_twins(factor + k * (n + 1), n, n - k, rest + k * columns, columns);
-            for (int64_t k = twins; k < q; ++k) {
+            for (int64_t k = 0; k < q; ++k) {
                 T* u = rest + k * columns;
                 subtract_multiples(u + columns, factor + k * n + k + 1, u, n - k - 1, columns);
                 for (int64_t c = 0; c < columns; ++c) u[c] /= factor[k * n + k];

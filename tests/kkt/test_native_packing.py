@@ -32,7 +32,6 @@ class Expanded:
     runs: list
     slots: list
     num_children: int
-    num_twins: int
 
 
 def expand(array):
@@ -41,8 +40,8 @@ def expand(array):
     for f in range(array[1]):
         shape_at, slots_at, sources_at, children = array[array[5] + 4 * f : array[5] + 4 * f + 4]
         shape, sources = array[array[6] + shape_at :][:20000], array[array[8] + sources_at :][:20000]
-        p, q, b, flags, num_blocks, num_diag, num_pairs, num_inputs, num_runs, _, num_twins = shape[:11]
-        numbers, at = [], 11
+        p, q, b, flags, num_blocks, num_diag, num_pairs, num_inputs, num_runs, _ = shape[:10]
+        numbers, at = [], 10
         for k in range(num_blocks):
             kind, transposed, rows, length, dlen, step, dstep, row, col = shape[at : at + 9]
             at += 9
@@ -58,7 +57,7 @@ def expand(array):
             at += width * length
         diagonal = [(c, s) for (c,), s in zip(lists[0], sources[num_blocks:], strict=False)]
         slots = array[array[7] + slots_at : array[7] + slots_at + p + q + b]
-        out.append(Expanded(p, q, b, flags, numbers, diagonal, *lists[1:], slots, children, num_twins))
+        out.append(Expanded(p, q, b, flags, numbers, diagonal, *lists[1:], slots, children))
     return out
 
 
@@ -71,10 +70,7 @@ def expected(plan, i):
         p = len(slots)
         slots += [u for u in mine if u < plan.num_inputs] + plan.separator(i).tolist()
     else:
-        duals = plan.num_slots - plan.num_inputs
-        twins = [u for u in mine if plan.num_inputs <= u < plan.num_slots and u + duals in mine]
-        slots, p = [name for u in twins for name in (u, u + duals)], 0
-        slots += [u for u in names if u not in slots]
+        slots, p = names, 0
     place = {u: k for k, u in enumerate(slots)}
     if plan.causal:
         duals = plan.num_slots - plan.num_inputs
@@ -183,7 +179,7 @@ def check_groups(plan, array, fronts):
                 k += len(children)
                 group.append(member)
             assert len(group) >= 3
-            assert len({(fronts[i].p, fronts[i].q, fronts[i].b, fronts[i].num_twins) for i in group}) == 1
+            assert len({(fronts[i].p, fronts[i].q, fronts[i].b) for i in group}) == 1
             here |= set(group)
         assert k == at + length
         assert here <= set(range(begin, end)) - seen
