@@ -78,6 +78,10 @@ bench-step: $(BENCH)/.installed
 bench-light: $(VENV)/.dev-installed
 	$(BIN)/python benchmarks/light.py --tracing
 
+# Eager calls after the first: what Python costs.
+bench-eager: $(VENV)/.dev-installed
+	$(BIN)/python benchmarks/eager.py
+
 # First calls, with all cores: most of it is compilation.
 bench-first: $(VENV)/.dev-installed
 	$(BIN)/python benchmarks/first_call.py

@@ -6,7 +6,7 @@ In: jaxprs, equations and their parameters, as JAX gives them. Out: the same fac
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import jax
@@ -82,6 +82,11 @@ def open_jaxpr(jaxpr: AnyJaxpr) -> tuple[jex.Jaxpr, Sequence[Numeric]]:
     """Split a closed jaxpr into jaxpr and constants."""
     inner: jex.Jaxpr = getattr(jaxpr, "jaxpr", jaxpr)  # type: ignore[assignment]
     return inner, getattr(jaxpr, "consts", ())
+
+
+def jaxpr_function(jaxpr: jex.ClosedJaxpr) -> Callable[..., list[jax.Array]]:
+    """Return a closed jaxpr as a function."""
+    return jex.jaxpr_as_fun(jaxpr)
 
 
 def call_body(eqn: Equation) -> AnyJaxpr:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 from jax.typing import ArrayLike
 
@@ -24,6 +24,7 @@ MOST_STRUCTURES = 64
 MOST_READINGS = 4
 """Programs that are remembered of calls that look alike."""
 R = TypeVar("R")
+X = TypeVar("X", bound=Hashable)
 
 
 class Make(Protocol):
@@ -72,6 +73,12 @@ class StructureCache(Generic[R]):
             if key in self._entries:
                 before = [r for r in self._readings.get(signature, ()) if r[0] != key]
                 self._readings[signature] = [(key, reading), *before[: MOST_READINGS - 1]]
+
+    def kept(self, key: X) -> X:
+        """Return the key itself under which structures are kept: to find it again, nothing need be compared."""
+        with self._lock:
+            entries = self._entries.get(key)
+            return cast(X, self._recent[entries[0]]) if entries else key
 
     def _drop(self, entry: Entry) -> None:
         key = self._recent.pop(entry)

@@ -17,6 +17,7 @@ from gnewt._typing import Array
 from gnewt.graph import Data, Structure
 from gnewt.jaxprs import Program, run_program, value_key
 from gnewt.jaxprs.compat import put
+from gnewt.jaxprs.replay import bind_for_products
 from gnewt.trace.condense import Condensed, Source
 from gnewt.trace.lift import Distrust
 
@@ -108,7 +109,7 @@ def make_replay(program: Program, structure: Structure, source: Source) -> Repla
         moving = dict(zip(source.order, leaves, strict=True))
         variables, others = iter(moving[i] for i in range(len(leaves))), iter(captured[source.num_hoisted :])
         args = [next(variables) if d else next(others) for d in source.diff]
-        (value,) = run_program(program, args, captured[: source.num_hoisted])
+        (value,) = run_program(program, args, captured[: source.num_hoisted], bind_for_products)
         return value.astype(x.dtype)
 
     return replay

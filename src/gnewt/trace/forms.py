@@ -62,14 +62,6 @@ class Arguments:
             return None
         return tuple([tree for _, tree in self._parts]), tuple(kinds)
 
-    def structs(self, form: Form) -> list[PyTree]:
-        """The arguments with shapes and dtypes in the place of data."""
-        given = iter(form.leaves)
-        return [
-            jax.tree_util.tree_unflatten(tree, [v if isinstance(v, Fixed) else next(given) for v in leaves])
-            for leaves, tree in self._parts
-        ]
-
     def form(self, f: Callable, inputs: PyTree) -> Form:
         """Look at the arguments closely; raise TraceError where they cannot be differentiated.
 

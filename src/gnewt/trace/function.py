@@ -184,6 +184,7 @@ class TracedFunction:
         key = (form.in_tree, read.program.key, read.aux, dynamic, options)
         found = self.cache.find(key, captured, make)
         if reading is not None and signature[0] is not None:
+            reading.program.key = self.cache.kept(key)[1]
             self.cache.remember(signature, key, reading)
         return found
 
@@ -196,7 +197,7 @@ class TracedFunction:
         f = partial(call, self.f) if given.fixes else lambda *parts: self.f(*parts[:-1], **parts[-1])
         f, seen = split_aux(f, _function_line(self.f)) if self.has_aux else (f, [])
         try:
-            closed, out = trace_jaxpr(f, given.structs(form))
+            closed, out = trace_jaxpr(f, given.args)
         except Exception as error:
             raise Untraceable(error) from None
         aux = seen[0] if seen else None
