@@ -6,7 +6,7 @@ iterations. Where NumPy has no twin of an operation, JAX applies that operation 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import jax
@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.jaxprs.compat import Numeric
-from gnewt.jaxprs.flatten import VALUE_CALLS, flatten_jaxpr, scan_spec
+from gnewt.jaxprs.flatten import VALUE_CALLS, flatten_jaxpr
 from gnewt.jaxprs.primitives import primitive
 from gnewt.jaxprs.program import Instr, Lit, Operand, Program, size_of
 from gnewt.jaxprs.replay import bind_instr
+from gnewt.jaxprs.specs import WhileSpec, scan_spec
 from gnewt.jaxprs.twins import twin_of
 
 Known: TypeAlias = np.ndarray | jax.Array
@@ -35,7 +36,7 @@ def count_operations(program: Program, times: int = 1) -> int:
     for instr in program.instrs:
         if instr.prim == "scan":
             total += count_operations(instr.bodies[0], times * int(instr.params["length"]))
-        elif instr.bodies:
+        elif instr.bodies and instr.prim != "while":
             total += max(count_operations(body, times) for body in instr.bodies)
         elif instr.prim == "custom_linear_solve":
             total += count_operations(_solution(instr, [])[0], times)
@@ -44,21 +45,23 @@ def count_operations(program: Program, times: int = 1) -> int:
     return total
 
 
-def fold_program(program: Program, args: Sequence[Numeric], hoisted: Sequence[Numeric] = ()) -> list[Known]:
+def fold_program(
+    program: Program, args: Sequence[Numeric], hoisted: Sequence[Numeric] | Mapping[int, Numeric] = ()
+) -> list[Known]:
     """Evaluate a program on known numbers; `hoisted` holds its captured constants by position."""
-    with np.errstate(all="ignore"):
-        return NumpyProgram(program, hoisted).run([as_known(a) for a in args])
+    return NumpyProgram(program, hoisted).run([as_known(a) for a in args])
 
 
 class NumpyProgram:
     """A program that NumPy can run again and again."""
 
-    def __init__(self, program: Program, hoisted: Sequence[Numeric]) -> None:
+    def __init__(self, program: Program, hoisted: Sequence[Numeric] | Mapping[int, Numeric] = ()) -> None:
         self._program, self._runner = program, _Runner(hoisted)
 
     def run(self, args: Sequence[Known]) -> list[Known]:
         """Evaluate the program."""
-        return self._runner.run(self._program, args)
+        with np.errstate(all="ignore"):
+            return self._runner.run(self._program, args)
 
     def apply(self, instr: Instr) -> Apply:
         """Return a function that applies one of its equations."""
@@ -70,11 +73,39 @@ def apply_of(instr: Instr) -> Apply:
     return _Runner(()).apply(instr)
 
 
+def count_trips(
+    spec: WhileSpec,
+    asked: Sequence[bool],
+    values: Sequence[Known],
+    hoisted: Mapping[int, Numeric],
+    most: int,
+) -> int:
+    """Count the iterations of a while loop; -1 for more than `most`.
+
+    Args:
+        spec: the loop; its body returns the carries that the predicate depends on.
+        asked: for each carry whether it is among them.
+        values: the operands of the equation.
+        hoisted: captured constants by position.
+    """
+    runner = _Runner(hoisted)
+    first, at = spec.cond_consts, spec.cond_consts + spec.body_consts
+    carry = list(values[at:])
+    with np.errstate(all="ignore"):
+        for n in range(most + 1):
+            if not bool(runner.run(spec.cond, [*values[:first], *carry])[0]):
+                return n
+            found = iter(runner.run(spec.body, [*values[first:at], *carry]))
+            carry = [next(found) if flag else v for v, flag in zip(carry, asked, strict=True)]
+    return -1
+
+
 class _Runner:
     """Looks at every equation once, however often a loop executes it."""
 
-    def __init__(self, hoisted: Sequence[Numeric]) -> None:
-        self._hoisted = [as_known(value) for value in hoisted]
+    def __init__(self, hoisted: Sequence[Numeric] | Mapping[int, Numeric]) -> None:
+        items = hoisted.items() if isinstance(hoisted, Mapping) else enumerate(hoisted)
+        self._hoisted = {at: as_known(value) for at, value in items}
         self._steps: dict[int, list[tuple[Apply, list[int | np.ndarray], list[int]]]] = {}
         """By the identity of a program: for each equation what to do, its operands, and its outputs."""
 

@@ -82,8 +82,9 @@ def _running(function: np.ufunc, **known: object) -> Primitive:
     return Primitive(fold=functools.partial(folds.accumulate, function), **known)  # type: ignore[arg-type]
 
 
-def _scattered(function: np.ufunc) -> Primitive:
-    return Primitive(indices=(1, 2), fold=functools.partial(folds.scatter_with, function))
+def _scattered(function: np.ufunc, curvature: Curvature = "all") -> Primitive:
+    fold = functools.partial(folds.scatter_with, function)
+    return Primitive(indices=(1, 2), fold=fold, curvature=curvature)
 
 
 def _inverse_root(x: np.ndarray) -> np.ndarray:
@@ -209,6 +210,8 @@ PRIMITIVES: dict[str, Primitive] = {
     "scatter-add": _scattered(np.add),
     "scatter-sub": _scattered(np.subtract),
     "scatter-mul": _scattered(np.multiply),
+    "scatter-max": _scattered(np.maximum, "none"),
+    "scatter-min": _scattered(np.minimum, "none"),
     # Functions with derivatives of their own, or with none
     "custom_jvp_call": Primitive(own_rule=True),
     "custom_vjp_call": Primitive(own_rule=True, twice=False),

@@ -19,6 +19,7 @@ from gnewt._typing import Array
 from gnewt.graph import Data, Structure
 from gnewt.jaxprs import Program, run_program, size_of, sweep_derivatives, value_key
 from gnewt.jaxprs.compat import put
+from gnewt.jaxprs.parts import Trips, bound_loops
 from gnewt.trace.condense import Condensed, Source
 from gnewt.trace.lift import Distrust
 
@@ -102,10 +103,14 @@ def fill_columns(condensed: Condensed, captured: Sequence[ArrayLike]) -> Data | 
 
 
 class Replay:
-    """f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure's families."""
+    """f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure's families.
 
-    def __init__(self, program: Program, structure: Structure, source: Source) -> None:
-        self._program, self._structure, self._source = program, structure, source
+    JAX differentiates a loop in reverse mode if it knows how long the loop may be: `trips`.
+    """
+
+    def __init__(self, program: Program, structure: Structure, source: Source, trips: Trips) -> None:
+        self._program = (bound_loops(program, trips) or program) if trips else program
+        self._structure, self._source = structure, source
 
     def __call__(self, captured: Sequence[ArrayLike], x: Array) -> Array:
         args = self._operands(captured, jax.tree_util.tree_leaves(self._structure.unravel(x)))
