@@ -12,7 +12,8 @@ CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp cpp/*/*.inc)
 SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
 .PHONY: help demo test test-all test-native lint format native clean \
-	bench bench-engines bench-step bench-light bench-first bench-cutest bench-scaling bench-control bench-gate bench-baseline
+	bench bench-engines bench-step bench-light bench-eager bench-first bench-cutest bench-orders bench-scaling \
+	bench-control bench-gate bench-baseline
 
 help:
 	@echo "make demo      make $(VENV), install, run the demo (writes gnewt_demo.png)"
@@ -88,6 +89,11 @@ bench-first: $(VENV)/.dev-installed
 
 bench-cutest: $(BENCH)/.installed
 	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/cutest_step.py
+
+# AMD and METIS are for this comparison alone; without them SuperLU is the only peer. G2O names files with pose graphs.
+bench-orders: $(BENCH)/.installed
+	-$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check pymetis cvxopt
+	$(BENCH)/bin/python benchmarks/orders.py --cutest --g2o $(G2O)
 
 bench-scaling: $(BENCH)/.installed
 	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/scaling.py
