@@ -15,14 +15,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.graph import take_places
-from gnewt.jaxprs import Instr, Lit, Program, primitives_of, program_key, run_program, shape_of, variables
+from gnewt.jaxprs import (
+    Instr,
+    Lit,
+    Program,
+    primitives_of,
+    program_key,
+    run_program,
+    scan_spec,
+    shape_of,
+    variables,
+)
 from gnewt.jaxprs.compat import Numeric
-from gnewt.jaxprs.liveness import needed
+from gnewt.jaxprs.liveness import dependents, needed
 from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.body_constants import settle_constants
 from gnewt.trace.body_pattern import BodyPattern, analyse_body, out_dtype
 from gnewt.trace.call_rules import by_reverse_mode, check_differentiable
 from gnewt.trace.constants import Const
+from gnewt.trace.extract import MAX_NODES
 from gnewt.trace.fuse import MAX_ARGS
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.loop_carries import LoopCarries
@@ -70,7 +81,7 @@ def run_body(lift: Lifter, instr: Instr, loop: LoopCarries, values: list[Value])
     sums = [o < len(loop.sums) and loop.sums[o] for o in asked]
     states = [o < loop.spec.num_carry and not is_sum for o, is_sum in zip(asked, sums, strict=True)]
     for part, places in split_costs(rest, states):
-        _write_part(lift, instr, part, env, [sums[i] for i in places])
+        _write_part(lift, instr, part, env, [sums[i] for i in places], is_map=not any(states))
     return [
         env[v] if isinstance(v, int) and flag else out
         for v, flag, out in zip(loop.body.outs, wanted, outs, strict=True)
@@ -83,20 +94,37 @@ def _is_dense(pattern: BodyPattern) -> bool:
     return density > 0.5 or (density > 0.25 and bool((pattern.jac.sum(1) > MAX_ARGS).all()))
 
 
-def _write_part(lift: Lifter, instr: Instr, part: Program, env: dict[int, Value], sums: list[bool]) -> None:
+def _write_part(
+    lift: Lifter, instr: Instr, part: Program, env: dict[int, Value], sums: list[bool], is_map: bool
+) -> None:
     """Write a part of the body, as a dense call or inside; its outputs go into `env`."""
     trim_program(part)
     values = [env[v] for v in part.ins]
     count = _count_distinct(values)
     found = None
-    if count <= LIFTED_ARGS and not _indexed_by_time(part, env):
+    # A map of loops is a batch of loops.
+    inside = id(instr) in lift.inside or (is_map and _feeds_loops(part, values))
+    if count <= LIFTED_ARGS and not inside and not _indexed_by_time(part, env):
         pattern = analyse_body(lift, part, values, sums)
         if pattern is not None and (count <= DENSE_ARGS or _is_dense(pattern)):
-            found = dense_body(lift, instr, part, values, pattern)
+            short = is_map and pattern.size <= MAX_NODES
+            found = dense_body(lift, instr, part, values, pattern, id(instr) if short else None)
     if found is None:
         found = lift.run(lift.prepare(part, values), values)
     for var, value in zip(variables(part.outs), found, strict=True):
         env[var] = value
+
+
+def _feeds_loops(part: Program, values: list[Value]) -> bool:
+    """Whether a body has loops whose iterations read variables of their own."""
+    varying = [v for v, value in zip(part.ins, values, strict=True) if not isinstance(value, Const)]
+    found = dependents(part.instrs, varying)
+    for instr in part.instrs:
+        if instr.prim == "scan":
+            spec = scan_spec(instr)
+            if not found.isdisjoint(variables(instr.ins[spec.num_consts + spec.num_carry :])):
+                return True
+    return False
 
 
 def split_costs(rest: Program, states: Sequence[bool]) -> list[tuple[Program, list[int]]]:
@@ -189,7 +217,12 @@ def trim_program(program: Program) -> None:
 
 
 def dense_body(
-    lift: Lifter, instr: Instr, body: Program, values: list[Value], pattern: BodyPattern
+    lift: Lifter,
+    instr: Instr,
+    body: Program,
+    values: list[Value],
+    pattern: BodyPattern,
+    loop: int | None = None,
 ) -> list[Value]:
     """Write the body as one call: outputs that merely pass an argument on are aliases, not outputs."""
     variable = [not isinstance(v, Const) for v in values]
@@ -222,7 +255,7 @@ def dense_body(
         check_differentiable(body.instrs, call, [np.dtype(d) for d in col_dtypes], data)
     fixed = tuple(None if s is None else s.key() for s in known)
     key = ("body", body.key, tuple(variable), tuple((o, tuple(p)) for o, p in computed.items()), fixed)
-    spec = CallSpec(key, "scan body", call, m, pattern.jac, pattern.hess, pattern.uses)
+    spec = CallSpec(key, "scan body", call, m, pattern.jac, pattern.hess, pattern.uses, loop=loop)
     out_dtypes = [out_dtype(body, o) for o, p in computed.items() for _ in p]
     lift.instr = instr
     ids = lift.add_call(spec, cols, data, out_dtypes, col_dtypes)
