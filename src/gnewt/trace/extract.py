@@ -18,6 +18,8 @@ from gnewt.trace.template import Op, Ref, row_op
 
 MAX_NODES = 2_000
 """Operations of an expression; longer ones are not extracted."""
+MAX_KINDS = 32
+"""Different expressions of results that are made at the same places; more are not extracted."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -58,7 +60,7 @@ class Extractor:
         """Extract the expressions of roots [n, r]; also return the instances that are too long or too various."""
         found: list[Extract] = []
         rest = np.arange(len(roots))
-        most = 8 + len(rest) // 16
+        most = min(8 + len(rest) // 16, MAX_KINDS)
         while rest.size:
             walk = _Walk(self, roots[rest])
             if len(found) == most or not walk.run():
