@@ -57,7 +57,7 @@ from gnewt.trace.arguments import (
 )
 from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.cache import StructureCache, structures
-from gnewt.trace.condense import Source, condense, lift_program
+from gnewt.trace.condense import Source, condense_lifted, lift_program
 from gnewt.trace.entry import Entry, Found, Replay, fill_columns
 from gnewt.trace.forms import Arguments, Form, definition
 from gnewt.trace.lift import Distrust, Seen, differentiated_vars
@@ -268,15 +268,14 @@ class TracedFunction:
         lifted = _part(read.program, [*program.outs, *asked]) if asked else program
         seen = None if read.aux is None else Seen(bool(asked))
         lifter, ids = lift_program(lifted, source, captured, self.rules, seen, distrust)
-        root = int(ids[0][0])
         moving = [v for v, d in zip(program.ins, source.diff, strict=True) if d]
-        if root < 0 or differentiated_vars(program).isdisjoint(moving):
+        if ids[0][0] < 0 or differentiated_vars(program).isdisjoint(moving):
             self._refuse_constant()
         refuse_half_precision(program, moving)
         variables = source.variables
         num_inputs = sum(int(np.prod(a.shape, dtype=np.int64)) for a in variables)
-        keep = np.concatenate([*ids[1:], np.zeros(0, np.int32)])
-        condensed = condense(lifter, root, keep, num_inputs, jnp.result_type(*[a.dtype for a in variables]))
+        dtype = jnp.result_type(*[a.dtype for a in variables])
+        lifter, condensed = condense_lifted(lifter, ids, num_inputs, dtype)
         if not any(f.k for f in condensed.families):
             self._refuse_constant()
         outputs = None
