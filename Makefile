@@ -12,7 +12,7 @@ CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp cpp/*/*.inc)
 SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
 .PHONY: help demo test test-all test-native lint format native clean \
-	bench bench-engines bench-step bench-first bench-cutest bench-orders bench-scaling bench-control bench-gate bench-baseline
+	bench bench-engines bench-step bench-light bench-first bench-cutest bench-orders bench-scaling bench-control bench-gate bench-baseline
 
 help:
 	@echo "make demo      make $(VENV), install, run the demo (writes gnewt_demo.png)"
@@ -72,6 +72,15 @@ bench-engines: $(BENCH)/.installed
 
 bench-step: $(BENCH)/.installed
 	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/step.py
+	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/light.py
+
+# The same programs without the peers of bench-step, with all that the machine has.
+bench-light: $(VENV)/.dev-installed
+	$(BIN)/python benchmarks/light.py --tracing
+
+# Eager calls after the first: what Python costs.
+bench-eager: $(VENV)/.dev-installed
+	$(BIN)/python benchmarks/eager.py
 
 # First calls, with all cores: most of it is compilation.
 bench-first: $(VENV)/.dev-installed

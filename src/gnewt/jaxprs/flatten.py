@@ -18,19 +18,8 @@ from gnewt.jaxprs.program import Instr, Lit, Operand, Program
 
 CALLS = frozenset({"jit", "closed_call", "core_call", "remat"})
 """Calls that mean nothing but their body."""
-VALUE_CALLS = CALLS | {"custom_jvp_call"}
+VALUE_CALLS = CALLS | {"custom_jvp_call", "custom_vjp_call"}
 """Calls whose values are those of their body: for programs that are not differentiated any more."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ScanSpec:
-    """What a scan equation says, whatever the version of JAX."""
-
-    body: Program
-    num_consts: int
-    num_carry: int
-    length: int
-    reverse: bool
 
 
 def trace_jaxpr(f: Callable, args: Sequence[object]) -> tuple[AnyJaxpr, Any]:
@@ -100,7 +89,8 @@ class _Reader:
             outs = [program.new_var(aval_of(var)) for var in eqn.outvars]
             env.update(zip(eqn.outvars, outs, strict=True))
             bodies = tuple(
-                flatten_jaxpr(sub, self.hoisted, self.inlined, self.params.memo) for sub in _bodies(name, eqn)
+                flatten_jaxpr(sub, self.hoisted, self.inlined, self.params.memo)
+                for sub in bodies_of(name, eqn)
             )
             program.instrs.append(
                 Instr(
@@ -118,19 +108,14 @@ class _Reader:
             )
 
 
-def _bodies(name: str, eqn: Equation) -> Sequence[AnyJaxpr]:
+def bodies_of(name: str, eqn: Equation) -> Sequence[AnyJaxpr]:
+    """Return the jaxprs of an equation that are flattened with the program: a scan's body, a cond's branches."""
+    if name == "while":
+        return (eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"])
     return (eqn.params["jaxpr"],) if name == "scan" else eqn.params["branches"] if name == "cond" else ()
 
 
 # Facts about equations
-
-
-def scan_spec(instr: Instr) -> ScanSpec:
-    """Read the parameters of a scan equation."""
-    num_consts, num_carry = compat.scan_counts(instr.params)
-    return ScanSpec(
-        instr.bodies[0], num_consts, num_carry, int(instr.params["length"]), bool(instr.params["reverse"])
-    )
 
 
 def effectful(jaxpr: AnyJaxpr) -> Equation | None:
