@@ -138,7 +138,10 @@ def condense_lifted(
     try:
         return lifter, condense(lifter, ids, num_inputs, dtype)
     except _LiftInside as found:
-        return condense_lifted(*lifter.lift_again(lifter.inside | found.loops), num_inputs, dtype)
+        # Once: a loop that is not the same object the second time stays a call.
+        lifter, ids = lifter.lift_again(found.loops)
+        lifter.settled = True
+        return lifter, condense(lifter, ids, num_inputs, dtype)
 
 
 def _refuse_short_maps(pool: Pool, fuser: Fuser) -> None:
@@ -169,7 +172,8 @@ def condense(lifter: Lifter, outs: list[np.ndarray], num_inputs: int, dtype: np.
     live = live_scalars(pool, ids, carried)
     fuser = Fuser(pool, constants, live, carried)
     fuser.collapse(ids)
-    _refuse_short_maps(pool, fuser)
+    if not lifter.settled:
+        _refuse_short_maps(pool, fuser)
     joiner = Joiner(fuser, constants)
     joints = joiner.run(ids, weights)
     if joints:

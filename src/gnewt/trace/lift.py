@@ -71,6 +71,8 @@ class Lifter:
         """Equations that a check found wrong: by line, or all loops."""
         self.inside: frozenset[int] = frozenset()
         """Loops (by identity) that are to be lifted inside, although they could be calls."""
+        self.settled = False
+        """Whether it is settled which loops are lifted inside."""
         self.lift_again: Callable[[frozenset[int]], tuple[Lifter, list[np.ndarray]]]
         """Lifts the program again, with other loops inside; set where the program is lifted."""
         self.enclosing: list[Instr] = []
