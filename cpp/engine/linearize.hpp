@@ -152,7 +152,7 @@ private:
         if (!places_.reserve(places * pitch)) return false;
         T* memory = places_.data();
         for (int64_t c = 0; c < p[kNumConstants]; ++c)
-            for (int64_t i = 0; i < pitch; ++i) memory[c * pitch + i] = call_.constants[p[kFirstConstant] + c];
+            fill(call_.constants[p[kFirstConstant] + c], pitch, memory + c * pitch);
         const int32_t* loads = p + kProgramHeader;
         const int32_t* steps = loads + int64_t(p[kNumLoads]) * kLoadSize;
         const int32_t* stores = steps + int64_t(p[kNumSteps]) * kStepSize;
@@ -188,12 +188,10 @@ private:
             case kLoadShared:
             case kLoadCommon: {
                 if (first) return;  // still there from the first block
-                const T value = given ? operand[load[3]] : commons_[load[2]];
-                for (int64_t i = 0; i < pitch; ++i) to[i] = value;
-                return;
+                return fill(given ? operand[load[3]] : commons_[load[2]], pitch, to);
             }
             case kLoadSaved:
-                std::memcpy(to, saved_.data() + saved + load[2] * shape.n() + first, size_t(count) * sizeof(T));
+                copy(saved_.data() + saved + load[2] * shape.n() + first, count, to);
                 return pad(to, count);
             default: return;
         }
@@ -213,7 +211,7 @@ private:
         } else if (store[1] == kStoreCommon) {
             commons_[store[2]] = from[0];
         } else {
-            std::memcpy(saved_.data() + saved + store[2] * shape.n() + first, from, size_t(count) * sizeof(T));
+            copy(from, count, saved_.data() + saved + store[2] * shape.n() + first);
         }
         return 1;
     }
@@ -242,10 +240,7 @@ private:
         auto column = [&](int64_t e) GNEWT_LAMBDA { return memory + store[min(e, width - 1) * kStoreSize] * pitch; };
         const int64_t last = (width - 1) / 4 * 4, end = count * width;
         int64_t i = 0;
-        if (width == 1) {
-            std::memcpy(to, column(0), size_t(count) * sizeof(T));
-            return;
-        }
+        if (width == 1) return copy(column(0), count, to);
         for (; (i + 3) * width + last + 4 <= end; i += 4)
             for (int64_t e = last; e >= 0; e -= 4) {
                 Quad<T> a = load4(column(e) + i), b = load4(column(e + 1) + i), c = load4(column(e + 2) + i),

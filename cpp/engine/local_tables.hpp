@@ -41,6 +41,19 @@ struct FamilyView {
     }
 };
 
+// By vectors: the library's function, or the string instruction that compilers put in its place, costs more to begin.
+template <class T>
+GNEWT_INLINE void copy(const T* from, int64_t count, T* to) {
+    int64_t i = 0;
+    for (; i + kWidth<T> <= count; i += kWidth<T>) store<T>(to + i, load<T>(from + i));
+    for (; i < count; ++i) to[i] = from[i];
+}
+// `count` is a multiple of the length of vectors.
+template <class T>
+GNEWT_INLINE void fill(T value, int64_t count, T* to) {
+    for (int64_t i = 0; i < count; i += kWidth<T>) store<T>(to + i, Vec<T>{} + value);
+}
+
 // Read values of instances [first, first + count) into a place; what a vector holds beyond them is a copy of the first.
 template <class T>
 GNEWT_INLINE void pad(T* to, int64_t count) {
@@ -55,7 +68,7 @@ inline void gather(const Column& column, const T* from, int64_t first, int64_t c
         const int64_t stride = column.stride();
         from += column.start() + stride * first;
         if (stride == 1)
-            std::memcpy(to, from, size_t(count) * sizeof(T));
+            copy(from, count, to);
         else
             for (int64_t i = 0; i < count; ++i) to[i] = from[i * stride];
     }

@@ -59,20 +59,31 @@ def data_kinds(family: Family, data: tuple[Numeric, ...]) -> Kinds:
     )
 
 
-def written_of(structure: Structure, f: int, dtype: DType, kinds: Kinds) -> WrittenDerivatives | None:
+def written_of(
+    structure: Structure, f: int, dtype: DType, kinds: Kinds, machine: bool
+) -> WrittenDerivatives | None:
     """Return the derivatives of family f as a scalar program, made once, or None where there is none."""
-    family = structure.families[f]
-    return structure.memo(("written", f, dtype, kinds), lambda: write_derivatives(family, dtype, kinds))
+    key = ("written", f, dtype, kinds, machine)
+    return structure.memo(key, lambda: write_derivatives(structure.families[f], dtype, kinds, machine))
 
 
 def local_derivatives(
-    structure: Structure, f: int, x: Array, data: tuple[Numeric, ...], keeper: Keeper
+    structure: Structure,
+    f: int,
+    x: Array,
+    data: tuple[Numeric, ...],
+    keeper: Keeper,
+    machine: bool = False,
 ) -> Written | InParts | Differentiated:
-    """Return the derivatives of family f at x[k, n], compiled by XLA: all its instances, or any other number."""
+    """Return the derivatives of family f at x[k, n], compiled by XLA: all its instances, or any other number.
+
+    Args:
+        machine: whether the native machine was asked before, and the derivatives are written for it.
+    """
     family = structure.families[f]
     kinds = data_kinds(family, data)
-    written = written_of(structure, f, x.dtype, kinds)
-    if written is not None:
+    written = written_of(structure, f, x.dtype, kinds, machine)
+    if written is not None and written.short:
         return Written(written, family, x, data, keeper)
     composed = structure.memo(("composed", f, x.dtype, kinds), lambda: _compose(family, x.dtype, kinds))
     if composed is not None:

@@ -138,7 +138,7 @@ def native_models(
             operands += [jnp.ravel(jnp.asarray(data[f][d], s.dtype)) for d in own.data]
             continue
         x = structure.layout.args[f].read(s, maps)
-        given[f] = local = local_derivatives(structure, f, x, data[f], keeper)
+        given[f] = local = local_derivatives(structure, f, x, data[f], keeper, machine=True)
         code.add_given(len(operands), curvature == "gauss_newton" and not family.is_loss)
         operands.append(jnp.asarray(local.jacobian().rows, s.dtype).reshape(-1))
         if family.is_loss:
@@ -173,7 +173,7 @@ def code_of(structure: Structure, f: int, dtype: DType, data: tuple[Numeric, ...
     kinds = data_kinds(family, data)
 
     def make() -> FamilyCode | None:
-        written = written_of(structure, f, dtype, kinds)
+        written = written_of(structure, f, dtype, kinds, machine=True)
         return None if written is None else write_family(written, family, dtype)
 
     return structure.memo(("code", f, dtype, kinds), make)
