@@ -88,6 +88,12 @@ auto binding() {
 
 using namespace gnewt::engine;
 
+// The linearisation without XLA. `call` is a LinearizeCall of double, or of float if `single`; zero where it fails.
+extern "C" __attribute__((visibility("default"))) int gnewt_linearize(int single, const void* call) {
+    return single ? run(*static_cast<const LinearizeCall<float>*>(call))
+                  : run(*static_cast<const LinearizeCall<double>*>(call));
+}
+
 // The macro declares extern "C" functions; the pragma makes them visible in a library that hides its symbols.
 #pragma GCC visibility push(default)
 XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_linearize_f64, linearize<ffi::F64>, binding<ffi::F64>());

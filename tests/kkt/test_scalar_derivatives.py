@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from gnewt.graph import Family, Structure
+from gnewt.jaxprs import flatten_jaxpr, fold_program
+from gnewt.jaxprs.flatten import VALUE_CALLS
+from gnewt.jaxprs.twins import twin_of
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.local import Written
 from gnewt.kkt.derivatives.machine import OPERATIONS, available
@@ -184,6 +187,24 @@ def values_on_the_machine(function, x):
     """f at every row of x: the gradient of f(x)·y with respect to y, where y is a second argument."""
     pairs = jnp.concatenate([x, jnp.ones_like(x)], axis=1)
     return np.asarray(on_the_machine(lambda v: function(v[0]) * v[1], pairs, None)[1])[:, 1]
+
+
+@pytest.mark.skipif(not available(), reason="no library")
+@pytest.mark.parametrize("mapped", [False, True])
+def test_programs_of_numpy_call_the_machine(mapped):
+    def derivatives(x):
+        return [on_the_machine(fn, x, None) for fn in LOSSES]
+
+    function, x = derivatives, points("float64")
+    if mapped:
+        function, x = jax.vmap(derivatives), jnp.stack([x[:20], x[:20] + 0.1])
+    hoisted = []
+    program = flatten_jaxpr(jax.make_jaxpr(function)(x), hoisted, VALUE_CALLS)
+    calls = [i for i in program.instrs if i.prim == "ffi_call"]
+    assert len(calls) == len(LOSSES) and all(twin_of(i) is not None for i in calls)
+    found = fold_program(program, [x], hoisted)
+    for ours, theirs in zip(found, jax.tree_util.tree_leaves(jax.jit(function)(x)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11 * np.abs(theirs).max())
 
 
 def test_operations_are_numbered_as_in_the_library():

@@ -5,16 +5,14 @@ values (`replay`). What is known about each primitive stands in one table (`prim
 """
 
 from gnewt.jaxprs.flatten import (
-    ScanSpec,
     effectful,
     flatten_jaxpr,
     has_branches,
     primitives_of,
-    scan_spec,
     trace_jaxpr,
 )
 from gnewt.jaxprs.keys import literal_key, program_key, same_operand, value_key
-from gnewt.jaxprs.numpy_run import count_operations, fold_program
+from gnewt.jaxprs.numpy_run import NumpyProgram, as_known, count_operations, count_trips, fold_program
 from gnewt.jaxprs.plain import plain_jaxpr
 from gnewt.jaxprs.program import (
     Instr,
@@ -28,16 +26,22 @@ from gnewt.jaxprs.program import (
     where_of,
 )
 from gnewt.jaxprs.replay import bind_instr, bind_scalars, run_program
+from gnewt.jaxprs.specs import ScanSpec, WhileSpec, scan_spec, while_spec
+from gnewt.jaxprs.sweep import sweep_derivatives
 
 __all__ = [
     "Instr",
     "Lit",
+    "NumpyProgram",
     "Operand",
     "Program",
     "ScanSpec",
+    "WhileSpec",
+    "as_known",
     "bind_instr",
     "bind_scalars",
     "count_operations",
+    "count_trips",
     "effectful",
     "flatten_jaxpr",
     "fold_program",
@@ -52,8 +56,10 @@ __all__ = [
     "scan_spec",
     "shape_of",
     "size_of",
+    "sweep_derivatives",
     "trace_jaxpr",
     "value_key",
     "variables",
     "where_of",
+    "while_spec",
 ]

@@ -6,7 +6,7 @@ In: jaxprs, equations and their parameters, as JAX gives them. Out: the same fac
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
 import jax
@@ -58,6 +58,10 @@ _NAMES = {
 """Names that some versions of JAX give to a primitive → the name that gnewt uses."""
 
 
+_WRAPPERS = ("equinox/_ad.py", "equinox/_module/_prebuilt.py")
+"""Files of equinox whose functions call others."""
+
+
 def primitive_name(eqn: Equation) -> str:
     """Return the name of an equation's primitive, the same for all versions of JAX."""
     return _NAMES.get(eqn.primitive.name, eqn.primitive.name)
@@ -87,6 +91,11 @@ def open_jaxpr(jaxpr: AnyJaxpr) -> tuple[jex.Jaxpr, Sequence[Numeric]]:
 def call_body(eqn: Equation) -> AnyJaxpr:
     """Return the jaxpr that a call applies."""
     return eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
+
+
+def as_function(jaxpr: AnyJaxpr) -> Callable[..., Sequence[jax.Array]]:
+    """Return a closed jaxpr as a function; what it computes keeps its lines of the user's code."""
+    return jex.jaxpr_as_fun(jaxpr)  # type: ignore[arg-type]
 
 
 def called_jaxprs(eqn: Equation) -> Iterator[AnyJaxpr]:
@@ -130,6 +139,22 @@ def is_library(jaxpr: jex.Jaxpr) -> bool:
     """Whether a jaxpr was traced from a function of JAX or gnewt, not of the user."""
     info = getattr(getattr(jaxpr, "debug_info", None), "func_src_info", None) or ""
     return any(root in info for root in _LIBRARY_ROOTS)
+
+
+def made_in(eqn: Equation, path: str, function: str) -> bool:
+    """Whether an equation was written by the named function itself, in a file whose path ends so.
+
+    Functions of JAX, and of the module of equinox that wraps derivative rules, are looked through.
+    """
+    try:
+        frames = eqn.source_info.traceback.frames  # type: ignore[union-attr]
+    except AttributeError:
+        return False
+    for frame in frames:
+        name = frame.file_name
+        if not any(root in name for root in _LIBRARY_ROOTS) and not name.endswith(_WRAPPERS):
+            return name.endswith(path) and frame.function_name == function
+    return False
 
 
 def where_of_equation(eqn: Equation | None) -> str:

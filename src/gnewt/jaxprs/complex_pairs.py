@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.jaxprs.compat import Aval, Numeric
-from gnewt.jaxprs.flatten import flatten_jaxpr, scan_spec
+from gnewt.jaxprs.parts import retraced
 from gnewt.jaxprs.primitives import primitive
 from gnewt.jaxprs.program import Instr, Lit, Operand, Program
 from gnewt.jaxprs.replay import bind_instr
+from gnewt.jaxprs.specs import scan_spec, while_spec
 
 _MAX_POWER = 4
 """Larger integer powers are left to JAX."""
@@ -43,26 +44,12 @@ def split_complex(program: Program) -> Program:
     """
     if not _has_complex(program):
         return program
-    captured: dict[int, Aval] = {}
-    _collect(program, captured)
-    positions = sorted(captured)
 
-    def run(args: Sequence[jax.Array], consts: Sequence[jax.Array]) -> list[jax.Array]:
-        outs = _run(
-            program, [_split(a) for a in args], dict(zip(positions, map(_split, consts), strict=True))
-        )
+    def run(args: list[jax.Array], captured: dict[int, jax.Array]) -> list[jax.Array]:
+        outs = _run(program, [_split(a) for a in args], {at: _split(v) for at, v in captured.items()})
         return [_joined(o) for o in outs]
 
-    avals = [[program.avals[v] for v in program.ins], [captured[p] for p in positions]]
-    shapes = [[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in part] for part in avals]
-    hoisted: list[Numeric] = []
-    found = flatten_jaxpr(jax.make_jaxpr(run)(*shapes), hoisted)
-    if hoisted:
-        return program
-    inputs = len(program.ins)
-    found.consts = list(zip(found.ins[inputs:], positions, strict=True))
-    found.ins = found.ins[:inputs]
-    return found
+    return retraced(program, run) or program
 
 
 def _is_complex(aval: Aval) -> bool:
@@ -73,13 +60,6 @@ def _has_complex(program: Program) -> bool:
     return any(_is_complex(a) for a in program.avals) or any(
         _has_complex(b) for i in program.instrs for b in i.bodies
     )
-
-
-def _collect(program: Program, captured: dict[int, Aval]) -> None:
-    captured.update((at, program.avals[var]) for var, at in program.consts)
-    for instr in program.instrs:
-        for body in instr.bodies:
-            _collect(body, captured)
 
 
 def _split(value: Numeric) -> Split:
@@ -229,7 +209,24 @@ def _cond(instr: Instr, args: list[Split], captured: Captured) -> list[Split]:
     return list(jax.lax.switch(_joined(args[0]), branches, *args[1:]))
 
 
-_INSIDE: dict[str, Callable[[Instr, list[Split], Captured], list[Split]]] = {"scan": _scan, "cond": _cond}
+def _while(instr: Instr, args: list[Split], captured: Captured) -> list[Split]:
+    spec = while_spec(instr)
+    at = spec.cond_consts + spec.body_consts
+
+    def go(carry: list[Split]) -> jax.Array:
+        return _joined(_run(spec.cond, [*args[: spec.cond_consts], *carry], captured)[0])
+
+    def step(carry: list[Split]) -> list[Split]:
+        return _run(spec.body, [*args[spec.cond_consts : at], *carry], captured)
+
+    return list(jax.lax.while_loop(go, step, args[at:]))
+
+
+_INSIDE: dict[str, Callable[[Instr, list[Split], Captured], list[Split]]] = {
+    "scan": _scan,
+    "cond": _cond,
+    "while": _while,
+}
 
 
 jax.tree_util.register_dataclass(Pair, data_fields=["re", "im"], meta_fields=[])

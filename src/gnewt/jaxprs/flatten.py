@@ -18,19 +18,8 @@ from gnewt.jaxprs.program import Instr, Lit, Operand, Program
 
 CALLS = frozenset({"jit", "closed_call", "core_call", "remat"})
 """Calls that mean nothing but their body."""
-VALUE_CALLS = CALLS | {"custom_jvp_call"}
+VALUE_CALLS = CALLS | {"custom_jvp_call", "custom_vjp_call"}
 """Calls whose values are those of their body: for programs that are not differentiated any more."""
-
-
-@dataclasses.dataclass(frozen=True)
-class ScanSpec:
-    """What a scan equation says, whatever the version of JAX."""
-
-    body: Program
-    num_consts: int
-    num_carry: int
-    length: int
-    reverse: bool
 
 
 def trace_jaxpr(f: Callable, args: Sequence[object]) -> tuple[AnyJaxpr, Any]:
@@ -119,18 +108,12 @@ class _Reader:
 
 
 def _bodies(name: str, eqn: Equation) -> Sequence[AnyJaxpr]:
+    if name == "while":
+        return (eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"])
     return (eqn.params["jaxpr"],) if name == "scan" else eqn.params["branches"] if name == "cond" else ()
 
 
 # Facts about equations
-
-
-def scan_spec(instr: Instr) -> ScanSpec:
-    """Read the parameters of a scan equation."""
-    num_consts, num_carry = compat.scan_counts(instr.params)
-    return ScanSpec(
-        instr.bodies[0], num_consts, num_carry, int(instr.params["length"]), bool(instr.params["reverse"])
-    )
 
 
 def effectful(jaxpr: AnyJaxpr) -> Equation | None:

@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from gnewt.jaxprs.compat import AnyJaxpr, Aval, Numeric
-from gnewt.jaxprs.flatten import flatten_jaxpr, primitives_of, scan_spec
+from gnewt.jaxprs.flatten import flatten_jaxpr, primitives_of
 from gnewt.jaxprs.lane_axes import Axes, Axis, NotLanes, follow_axes, narrow_params
 from gnewt.jaxprs.primitives import primitive
 from gnewt.jaxprs.program import Instr, Lit, Operand, Program, shape_of
 from gnewt.jaxprs.replay import bind_instr
+from gnewt.jaxprs.specs import scan_spec
 
 Arrays: TypeAlias = list[jax.Array]
 _MAX_TRIES = 64

@@ -1,15 +1,17 @@
 """Plain jaxprs: what values do not need is removed, what libraries add is replaced by what it computes.
 
-In: a closed jaxpr. Out: one with the same values, and the equations that were left out. Two kinds of equation go:
+In: a closed jaxpr. Out: one with the same values, and the equations that were left out. Three kinds of equation go:
 
 - prints and callbacks whose results nobody reads (`jax.debug.print`, `jax.debug.callback`, `io_callback`);
 - hints of equinox (under vmap a predicate is shared, a value must not be batched): each becomes a call of its own
-  implementation. `equinox.error_if`, a conditional between its operands and a callback that raises, becomes the operands.
+  implementation. `equinox.error_if`, a conditional between its operands and a callback that raises, becomes the operands;
+- derivative rules of equinox that are those of the function itself: of `error_if`, and of loops with checkpoints, whose rule
+  saves memory in reverse mode and has no second derivative.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +26,15 @@ _HINTS = frozenset(
     | {"select_if_vmap", "maybe_set", "noinline"}
 )
 """Primitives of equinox that matter to vmap and to its own loops alone; their derivatives are those of what they compute."""
+
+
+_LOOPS = "equinox/internal/_loop/checkpointed.py"
+_OWN_DERIVATIVES = {
+    ("custom_jvp_call", True): ("equinox/_errors.py", "_error"),
+    ("custom_jvp_call", False): (_LOOPS, "checkpointed_while_loop"),
+    ("custom_vjp_call", True): (_LOOPS, "_checkpointed_while_loop"),
+}
+"""(Call, whether its body has equations) → function of equinox which writes calls whose derivatives are those of the body."""
 
 
 def plain_jaxpr(jaxpr: AnyJaxpr) -> tuple[AnyJaxpr, list[Equation]]:
@@ -57,9 +68,13 @@ def _equation(eqn: Any, read: Collection[object], dropped: list[Equation]) -> An
         return _implemented(eqn, dropped)
     if not calls:
         return eqn
+    if name in ("custom_jvp_call", "custom_vjp_call") and _has_own_derivatives(name, eqn):
+        return _called(eqn, compat.as_function(compat.call_body(eqn)), eqn.invars, dropped)
     params = {key: _parameter(value, dropped) for key, value in eqn.params.items()}
     if name == "cond":
         params["branches"] = _without_checks(params["branches"])
+        if _all_pass_on_the_same(params["branches"]):
+            return _called(eqn, compat.as_function(params["branches"][0]), eqn.invars[1:], dropped)
     if all(params[key] is value for key, value in eqn.params.items()):
         return eqn
     left = {
@@ -95,14 +110,37 @@ def _is_print(eqn: Equation) -> bool:
 
 def _implemented(eqn: Any, dropped: list[Equation]) -> Any:
     """Replace a primitive by a call of its implementation."""
-    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in eqn.invars]
-    call: Any = jax.jit(lambda *args: eqn.primitive.impl(*args, **eqn.params))
-    inner = jax.make_jaxpr(call)(*avals).jaxpr
-    if len(inner.eqns) != 1 or inner.constvars:
+    return _called(eqn, lambda *args: eqn.primitive.impl(*args, **eqn.params), eqn.invars, dropped)
+
+
+def _called(eqn: Any, function: Callable, operands: Sequence[Any], dropped: list[Equation]) -> Any:
+    """Replace an equation by a call of a function of some of its operands."""
+    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in operands]
+    inner = jax.make_jaxpr(jax.jit(lambda *args: function(*args)))(*avals).jaxpr
+    if len(inner.eqns) != 1 or inner.constvars or len(inner.eqns[0].invars) != len(operands):
         return eqn
     (made,) = inner.eqns
     params = {key: _parameter(value, dropped) for key, value in made.params.items()}
-    return eqn.replace(primitive=made.primitive, params=params)
+    return eqn.replace(primitive=made.primitive, params=params, invars=list(operands), effects=made.effects)
+
+
+def _has_own_derivatives(name: str, eqn: Any) -> bool:
+    """Whether the rule of a call is that of its body: known by what wrote the body, or the call of an empty one."""
+    inner = compat.open_jaxpr(compat.call_body(eqn))[0].eqns
+    function = _OWN_DERIVATIVES.get((name, bool(inner)))
+    return function is not None and any(compat.made_in(e, *function) for e in inner or [eqn])
+
+
+def _all_pass_on_the_same(branches: Sequence[AnyJaxpr]) -> bool:
+    """Whether a conditional returns the same operands in all cases."""
+    found = set()
+    for branch in branches:
+        opened = compat.open_jaxpr(branch)[0]
+        places: dict[Any, int] = {v: i for i, v in enumerate(opened.invars)}
+        if opened.eqns or any(compat.is_literal(v) or v not in places for v in opened.outvars):
+            return False
+        found.add(tuple(places[v] for v in opened.outvars))
+    return len(found) == 1
 
 
 def _without_checks(branches: Sequence[AnyJaxpr]) -> Sequence[AnyJaxpr]:

@@ -34,6 +34,12 @@ def check_tolerance(tol: Any) -> RealLike:
             user_line(),
             "give a number ≥ 0; 0 runs until f no longer decreases",
         )
+    if not isinstance(value, Tracer) and np.isinf(value):
+        raise OptionError(
+            "tol is inf: every gradient is as small as that",
+            user_line(),
+            "give a finite number; to evaluate f and nothing more, use max_steps=0",
+        )
     return tol
 
 

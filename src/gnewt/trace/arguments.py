@@ -46,10 +46,13 @@ def as_argnums(argnums: Any) -> int | tuple[int, ...]:
             return operator.index(argnums)
         numbers = tuple(operator.index(i) for i in argnums)
     except TypeError:
-        numbers = ()
+        numbers = None
     if not numbers:
+        wrong = (
+            "neither an integer nor a sequence of them" if numbers is None else "empty: it names no variable"
+        )
         raise TraceError(
-            f"argnums = {argnums!r} is neither an integer nor a sequence of them",
+            f"argnums = {argnums!r} is {wrong}",
             user_line(),
             "give positions of arguments, counted from 0; values come later: newton_step(f)(x)",
         )

@@ -1,7 +1,7 @@
 """Rules for calls: whatever has no rule is one opaque call, a dense local function that JAX itself differentiates.
 
 In: an equation and the ids of its operands. Out: ids of a call's outputs. Also the calls that are not opaque: elementwise
-custom_jvp functions (one template operation with their own derivative) and conditionals whose predicate is known.
+custom_jvp functions (one template operation with their own derivative).
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
 
     names = {name for name, _ in primitives_of(instr)}
     call: CallFunction = fn
-    if any(name.startswith("custom_vjp_call") for name in names):
-        call = by_reverse_mode(fn)
+    if any(needs_reverse_mode(name) for name in names):
+        call = by_reverse_mode(fn, col_dtypes)
     avals = [(shapes[i], instr.in_avals[i].dtype, variable[i]) for i in range(len(ins))]
     key = ("opaque", instr.key, tuple(avals), detached)
     note = f"opaque: {instr.prim}: {reason}"
@@ -118,25 +118,40 @@ def is_curved(instr: Instr) -> bool:
     return not (known.curvature == "none" or known.move is not None or known.takes or known.flat)
 
 
-def by_reverse_mode(fn: CallFunction) -> CallFunction:
-    """Give a function that JAX differentiates in reverse only (custom_vjp) a forward-mode rule."""
+def needs_reverse_mode(name: str) -> bool:
+    """Whether JAX has no forward mode of a primitive, or a wrong one (scattered maxima at clipped indices)."""
+    return name.startswith("custom_vjp") or name in ("scatter-max", "scatter-min")
+
+
+def by_reverse_mode(fn: CallFunction, dtypes: Sequence[DType]) -> CallFunction:
+    """Give a function that JAX differentiates in reverse only a forward-mode rule.
+
+    Columns of integers and booleans (the predicate of a `cond`) keep their dtypes, and have no tangents.
+    """
+    smooth = [is_float(d) for d in dtypes]
+    at = {j: i for kind in (True, False) for i, j in enumerate(j for j, s in enumerate(smooth) if s is kind)}
 
     def wrapped(take: Take, columns: Sequence[Numeric]) -> list[jax.Array]:
-        x = take(0, take.width)
+        single = [take(j, j + 1) for j in range(take.width)] if not all(smooth) else []
+        fixed = [c for c, s in zip(single, smooth, strict=False) if not s]
+        floats = [c for c, s in zip(single, smooth, strict=False) if s] or [take(0, take.width)]
 
-        def flat(v: jax.Array) -> jax.Array:
-            return jnp.concatenate(fn(Take(lambda lo, hi: v[lo:hi], take.width), columns))
+        def flat(v: jax.Array, fixed: Sequence[jax.Array]) -> jax.Array:
+            def read(lo: int, hi: int) -> jax.Array:
+                if smooth[lo]:
+                    return v[at[lo] : at[lo] + hi - lo].astype(dtypes[lo])
+                return jnp.concatenate(fixed[at[lo] : at[lo] + hi - lo])
 
-        @jax.custom_jvp
-        def call(v: jax.Array) -> jax.Array:
-            return flat(v)
+            return jnp.concatenate(fn(Take(read, take.width), columns))
+
+        # What a rule closes over must not be traced for derivatives: the fixed columns are operands, too.
+        call = jax.custom_jvp(flat)
 
         @call.defjvp
-        def _jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-            (v,), (t,) = primals, tangents
-            return call(v), jax.jacrev(flat)(v) @ t
+        def _jvp(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+            return call(*primals), jax.jacrev(flat)(*primals) @ tangents[0]
 
-        return [call(x)]
+        return [call(jnp.concatenate(floats), fixed)]
 
     return wrapped
 
@@ -196,24 +211,16 @@ def check_differentiable(
         instr = next((i for i in instrs if not primitive(i.prim).twice), instrs[0])
         raise TraceError(
             explain_error(
-                f"{instr.prim}: JAX cannot differentiate this twice ({str(problem).splitlines()[0]})",
+                f"{instr.prim}: JAX cannot differentiate this twice ({_first_line(problem)})",
                 where_of(instr),
                 "give it derivatives (jax.custom_jvp), or detach its result with jax.lax.stop_gradient",
             )
         ) from problem
 
 
-@rule("while")
-def _while(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
-    raise Opaque("a loop whose number of iterations depends on data")
-
-
-@rule("cond")
-def _cond(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
-    which = np.clip(lift.watch(ins[0]).astype(np.int64).ravel(), 0, len(instr.bodies) - 1)
-    if np.any(which != which[0]):
-        raise Opaque("a predicate that varies over the iterations of a loop")
-    return lift.run(lift.prepare(instr.bodies[int(which[0])], ins[1:]), ins[1:])
+def _first_line(problem: Exception) -> str:
+    """What an exception says; its name where it says nothing."""
+    return next(iter(str(problem).splitlines()), type(problem).__name__)
 
 
 @rule("custom_jvp_call")

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import jax
+import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from gnewt._errors import TraceError
 from gnewt._typing import Array
 from gnewt.graph import Data, Structure
-from gnewt.jaxprs import Program, run_program, value_key
+from gnewt.jaxprs import Program, run_program, size_of, sweep_derivatives, value_key
 from gnewt.jaxprs.compat import put
+from gnewt.jaxprs.parts import Trips, bound_loops
 from gnewt.trace.condense import Condensed, Source
 from gnewt.trace.lift import Distrust
 
-Replay = Callable[[Sequence[ArrayLike], Array], Array]
-"""f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure."""
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,18 +102,50 @@ def fill_columns(condensed: Condensed, captured: Sequence[ArrayLike]) -> Data | 
     )
 
 
-def make_replay(program: Program, structure: Structure, source: Source) -> Replay:
-    """Make f as a function of captured values and flat inputs, by replaying its jaxpr."""
+class Replay:
+    """f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure's families.
 
-    def replay(captured: Sequence[ArrayLike], x: Array) -> Array:
-        leaves = jax.tree_util.tree_leaves(structure.unravel(x))
-        moving = dict(zip(source.order, leaves, strict=True))
-        variables, others = iter(moving[i] for i in range(len(leaves))), iter(captured[source.num_hoisted :])
-        args = [next(variables) if d else next(others) for d in source.diff]
-        (value,) = run_program(program, args, captured[: source.num_hoisted])
+    JAX differentiates a loop in reverse mode if it knows how long the loop may be: `trips`.
+    """
+
+    def __init__(self, program: Program, structure: Structure, source: Source, trips: Trips) -> None:
+        self._program = (bound_loops(program, trips) or program) if trips else program
+        self._structure, self._source = structure, source
+
+    def __call__(self, captured: Sequence[ArrayLike], x: Array) -> Array:
+        args = self._operands(captured, jax.tree_util.tree_leaves(self._structure.unravel(x)))
+        (value,) = run_program(self._program, args, captured[: self._source.num_hoisted])
         return value.astype(x.dtype)
 
-    return replay
+    def derivatives(
+        self, captured: Sequence[ArrayLike], x: np.ndarray, v: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(f, g, H·v) on known numbers, operation by operation: nothing is traced as a whole, nothing compiled."""
+        source, avals = self._source, self._structure.in_avals
+        args = self._operands(captured, _parts(x, avals))
+        moving = iter(self._ordered(_parts(v, avals)))
+        directions = [next(moving) if d else None for d in source.diff]
+        value, *found = sweep_derivatives(self._program, args, directions, captured[: source.num_hoisted])
+        gradient, curved = (
+            np.concatenate([np.ravel(parts[i]).astype(x.dtype) for i in source.order]) for parts in found
+        )
+        return np.asarray(value, x.dtype), gradient, curved
+
+    def _ordered(self, leaves: Sequence[T]) -> list[T]:
+        """Leaves of the inputs in the order of the operands."""
+        moving = dict(zip(self._source.order, leaves, strict=True))
+        return [moving[i] for i in range(len(leaves))]
+
+    def _operands(self, captured: Sequence[ArrayLike], leaves: Sequence[ArrayLike]) -> list[ArrayLike]:
+        variables, others = iter(self._ordered(leaves)), iter(captured[self._source.num_hoisted :])
+        return [next(variables) if d else next(others) for d in self._source.diff]
+
+
+def _parts(flat: np.ndarray, avals: Sequence[jax.ShapeDtypeStruct]) -> list[np.ndarray]:
+    """Split a flat vector into the leaves of the inputs."""
+    ends = np.cumsum([size_of(a.shape) for a in avals])[:-1]
+    parts = np.split(np.asarray(flat), ends)
+    return [part.reshape(a.shape).astype(a.dtype) for part, a in zip(parts, avals, strict=True)]
 
 
 def _all_same(old: Sequence[ArrayLike], new: Sequence[ArrayLike]) -> bool:

@@ -36,6 +36,7 @@ from gnewt.jaxprs import (
 from gnewt.jaxprs.compat import AnyJaxpr, Equation
 from gnewt.jaxprs.liveness import drop_dead
 from gnewt.trace import (
+    branch_rules,
     call_rules,
     cumulative_rules,
     elementwise_rules,
@@ -58,12 +59,13 @@ from gnewt.trace.arguments import (
 from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.cache import StructureCache, structures
 from gnewt.trace.condense import Source, condense, lift_program
-from gnewt.trace.entry import Entry, Found, fill_columns, make_replay
+from gnewt.trace.entry import Entry, Found, Replay, fill_columns
 from gnewt.trace.lift import Distrust, Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
 from gnewt.trace.precision import refuse_half_precision
 
 _RULE_MODULES = (
+    branch_rules,
     call_rules,
     cumulative_rules,
     elementwise_rules,
@@ -268,11 +270,11 @@ class TracedFunction:
         name = getattr(self.f, "__name__", "the function")
         if len(leaves) != 1 or leaves[0].shape != () or not is_float(leaves[0].dtype):
             found = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or "nothing"
-            hint = (
-                "sum or average it"
-                if len(leaves) == 1
-                else "return one scalar; use has_aux=True for (value, other results)"
-            )
+            hint = "return one scalar; use has_aux=True for (value, other results)"
+            if len(leaves) == 1:
+                hint = (
+                    "sum or average it" if leaves[0].shape else "return a real number, such as its real part"
+                )
             raise TraceError(
                 explain_error(f"{name} returns {found}, not a real scalar", _function_line(self.f), hint)
             )
@@ -334,7 +336,7 @@ class TracedFunction:
         )
         for family in condensed.families:
             check_family(family, num_inputs, condensed.num_slots)
-        replay = make_replay(program, structure, source)
+        replay = Replay(program, structure, source, lifter.trips)
 
         def remake(captured: Sequence[ArrayLike], distrust: Distrust) -> Entry:
             return self._trace(read, source, names, in_tree, captured, distrust)
@@ -348,7 +350,7 @@ class TracedFunction:
         raise ConstantError(
             f"the value of {name} does not depend on its inputs",
             _function_line(self.f),
-            "check argnums, and that the result is not detached (stop_gradient, integers) everywhere",
+            "check argnums, and that the result is not detached (stop_gradient, integers, rounding) everywhere",
         )
 
 

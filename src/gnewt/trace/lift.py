@@ -65,6 +65,8 @@ class Lifter:
         self.prepared: dict[tuple[int, tuple[bool, ...]], tuple[Program, Program]] = {}
         self.forced: set[int] = set()
         """Equations (by identity) found opaque with results that cannot be slots."""
+        self.trips: dict[Hashable, int] = {}
+        """While loops (by the keys of their equations) that were lifted, and how many iterations JAX needs for them."""
         self.distrust: frozenset[str] = frozenset()
         """Equations that a check found wrong: by line, or all loops."""
         self.enclosing: list[Instr] = []

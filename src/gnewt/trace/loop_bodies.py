@@ -15,18 +15,29 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.graph import take_places
-from gnewt.jaxprs import Instr, Lit, Program, primitives_of, program_key, run_program, shape_of, variables
+from gnewt.jaxprs import (
+    Instr,
+    Lit,
+    Program,
+    primitives_of,
+    program_key,
+    run_program,
+    shape_of,
+    variables,
+)
 from gnewt.jaxprs.compat import Numeric
-from gnewt.jaxprs.liveness import needed
+from gnewt.jaxprs.liveness import needed, read_variables
 from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.body_constants import settle_constants
 from gnewt.trace.body_pattern import BodyPattern, analyse_body, out_dtype
-from gnewt.trace.call_rules import by_reverse_mode, check_differentiable
+from gnewt.trace.call_rules import by_reverse_mode, check_differentiable, needs_reverse_mode
 from gnewt.trace.constants import Const
 from gnewt.trace.fuse import MAX_ARGS
+from gnewt.trace.known_branches import groups_of_iterations, has_known_branches, resolve_branches
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.loop_carries import LoopCarries
 from gnewt.trace.scalar_pool import CallFunction, CallSpec, Take, split_arguments, split_columns
+from gnewt.trace.subsets import lift_subsets
 
 DENSE_ARGS = 16
 """Bodies with at most this many scalar arguments are one dense block (compile time 2 to 4 times less)."""
@@ -44,14 +55,13 @@ def run_body(lift: Lifter, instr: Instr, loop: LoopCarries, values: list[Value])
     """Lift the body: what is constant or mere data movement first, the rest as one dense block or inside."""
     wanted = [flag and (o >= loop.spec.num_carry or loop.varying[o]) for o, flag in enumerate(loop.needed)]
     env = dict(zip(loop.body.ins, values, strict=True))
-    rest = hoist_movement(lift, loop, env)
+    carried = {v for j, v in enumerate(_carry_vars(loop)) if loop.varying[j]}
+    rest = hoist_movement(lift, loop.body, env, carried)
     outs: list[Value | None] = [
         env.get(v) if flag and isinstance(v, int) else None
         for v, flag in zip(loop.body.outs, wanted, strict=True)
     ]
-    late = {v for i in rest.instrs for v in i.outs} | {
-        v for j, v in enumerate(_carry_vars(loop)) if loop.varying[j]
-    }
+    late = {v for i in rest.instrs for v in i.outs} | carried
     asked = [o for o, v in enumerate(loop.body.outs) if wanted[o] and isinstance(v, int) and v in late]
     for o, v in enumerate(loop.body.outs):
         if wanted[o] and isinstance(v, Lit):
@@ -87,16 +97,72 @@ def _write_part(lift: Lifter, instr: Instr, part: Program, env: dict[int, Value]
     """Write a part of the body, as a dense call or inside; its outputs go into `env`."""
     trim_program(part)
     values = [env[v] for v in part.ins]
-    count = _count_distinct(values)
-    found = None
-    if count <= LIFTED_ARGS and not _indexed_by_time(part, env):
-        pattern = analyse_body(lift, part, values, sums)
-        if pattern is not None and (count <= DENSE_ARGS or _is_dense(pattern)):
-            found = dense_body(lift, instr, part, values, pattern)
-    if found is None:
-        found = lift.run(lift.prepare(part, values), values)
+    unknown = [not isinstance(v, Const) or v.value is None for v in values]
+    if has_known_branches(part, unknown):
+        groups = groups_of_iterations(lift, part, values)
+        found = lift_subsets(lift, groups, values, lambda _, given: _write_resolved(lift, instr, part, given))
+    else:
+        found = _write_values(lift, instr, part, values, sums)
     for var, value in zip(variables(part.outs), found, strict=True):
         env[var] = value
+
+
+def _write_values(
+    lift: Lifter, instr: Instr, part: Program, values: list[Value], sums: list[bool]
+) -> list[Value]:
+    count = _count_distinct(values)
+    if count <= LIFTED_ARGS and not _indexed_by_time(part, dict(zip(part.ins, values, strict=True))):
+        pattern = analyse_body(lift, part, values, sums)
+        if pattern is not None and (count <= DENSE_ARGS or _is_dense(pattern)):
+            return dense_body(lift, instr, part, values, pattern)
+    return lift.run(lift.prepare(part, values), values)
+
+
+def _write_resolved(lift: Lifter, instr: Instr, part: Program, values: list[Value]) -> list[Value]:
+    """Write a part with known branches for iterations that choose alike: without these branches, where that is possible."""
+    short = _count_distinct(values) <= LIFTED_ARGS
+    plain = resolve_branches(lift, part, values) if short else None
+    if plain is None:
+        return lift.run(lift.prepare(part, values), values)
+    env = dict(zip(plain.ins, values, strict=True))
+    rest = hoist_movement(lift, plain, env, set())
+    made = {v for i in rest.instrs for v in i.outs}
+    outs = list(dict.fromkeys(v for v in variables(plain.outs) if v in made))
+    for piece in cut_movement(lift, rest, outs, env):
+        trim_program(piece)
+        given = [env[v] for v in piece.ins]
+        if has_known_branches(piece, [not isinstance(v, Const) or v.value is None for v in given]):
+            found = lift.run(lift.prepare(piece, given), given)
+        else:
+            found = _write_values(lift, instr, piece, given, [False] * len(piece.outs))
+        env.update(zip(variables(piece.outs), found, strict=True))
+    return [lift.literal(v) if isinstance(v, Lit) else env[v] for v in plain.outs]
+
+
+def cut_movement(lift: Lifter, rest: Program, outs: list[int], env: dict[int, Value]) -> list[Program]:
+    """Cut a program in two: what is computed, and what puts results into places that follow the iterations, and after."""
+    late: set[int] = set()
+    parts: tuple[list[Instr], list[Instr]] = ([], [])
+    unknown = [not isinstance(env[v], Const) for v in rest.ins]
+    for instr in rest.instrs:
+        alone = Program(rest.avals, rest.ins, [], [instr], [])
+        after = (
+            not late.isdisjoint(variables(instr.ins))
+            or _indexed_by_time(alone, env)
+            or has_known_branches(alone, unknown)
+        )
+        parts[after].append(instr)
+        late.update(instr.outs if after else ())
+    if not parts[1] or not parts[0]:
+        return [dataclasses.replace(rest, outs=outs)]
+    made = {v for i in parts[0] for v in i.outs}
+    crossing = [v for v in outs if v in made]
+    crossing += sorted((read_variables(parts[1]) & made) - set(crossing))
+    first = dataclasses.replace(rest, ins=list(rest.ins), instrs=parts[0], outs=crossing)
+    second = dataclasses.replace(
+        rest, ins=[*rest.ins, *crossing], instrs=parts[1], outs=[v for v in outs if v not in made]
+    )
+    return [p for p in (first, second) if p.outs]
 
 
 def split_costs(rest: Program, states: Sequence[bool]) -> list[tuple[Program, list[int]]]:
@@ -152,15 +218,19 @@ def _carry_vars(loop: LoopCarries) -> list[int]:
     return loop.body.ins[c : c + loop.spec.num_carry]
 
 
-def hoist_movement(lift: Lifter, loop: LoopCarries, env: dict[int, Value]) -> Program:
+def hoist_movement(lift: Lifter, body: Program, env: dict[int, Value], late: set[int]) -> Program:
     """Apply, for all iterations at once, what needs no carry and makes no scalars; return what remains.
 
     u[t] inside a loop over t is then an argument of its own, not the whole array u.
+
+    Args:
+        body: the program of one iteration.
+        env: the values of its inputs; those of what was applied are added.
+        late: variables that are not looked into.
     """
-    body = loop.body
+    late = set(late)
     for var, at in body.consts:
         env[var] = lift.hoisted[at]
-    late = {v for j, v in enumerate(_carry_vars(loop)) if loop.varying[j]}
     rest = []
     for instr in body.instrs:
         ready = not any(isinstance(v, int) and v in late for v in instr.ins)
@@ -173,6 +243,17 @@ def hoist_movement(lift: Lifter, loop: LoopCarries, env: dict[int, Value]) -> Pr
         rest.append(instr)
         late.update(instr.outs)
     return Program(body.avals, list(dict.fromkeys([*body.ins, *env])), [], rest, [])
+
+
+def write_branch(lift: Lifter, instr: Instr, branch: Program, values: list[Value]) -> list[Value]:
+    """Lift a branch for the iterations that take it: as a dense call or inside, like the body of a loop."""
+    env = dict(zip(branch.ins, values, strict=True))
+    rest = hoist_movement(lift, branch, env, set())
+    made = {v for i in rest.instrs for v in i.outs}
+    rest.outs = list(dict.fromkeys(v for v in variables(branch.outs) if v in made))
+    if rest.outs:
+        _write_part(lift, instr, rest, env, [False] * len(rest.outs))
+    return [lift.literal(v) if isinstance(v, Lit) else env[v] for v in branch.outs]
 
 
 def _indices_known(ins: list[Value]) -> bool:
@@ -216,8 +297,8 @@ def dense_body(
         return pattern.outputs(lift, values, None)
     names = {name for i in body.instrs for name, _ in primitives_of(i)}
     call: CallFunction = fn
-    if any(n.startswith("custom_vjp") for n in names):
-        call = by_reverse_mode(fn)
+    if any(map(needs_reverse_mode, names)):
+        call = by_reverse_mode(fn, col_dtypes)
     if not all(primitive(name).twice for name in names):
         check_differentiable(body.instrs, call, [np.dtype(d) for d in col_dtypes], data)
     fixed = tuple(None if s is None else s.key() for s in known)

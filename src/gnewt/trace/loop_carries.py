@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import TypeAlias
 
@@ -15,13 +17,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt.jaxprs import Lit, Program, ScanSpec, run_program, scan_spec, variables
-from gnewt.jaxprs.compat import DType
-from gnewt.jaxprs.liveness import needed, needed_inputs, varying_outputs
+from gnewt.jaxprs import Lit, Program, ScanSpec, count_operations, run_program, scan_spec, variables
+from gnewt.jaxprs.compat import Aval, DType
+from gnewt.jaxprs.liveness import needed_inputs, varying_of_loop
+from gnewt.jaxprs.numpy_run import NumpyProgram
+from gnewt.jaxprs.parts import part_of
 from gnewt.trace.constants import Const, Known, Value, all_constant
 from gnewt.trace.lift import Lifter
+from gnewt.trace.rules import Opaque
 
 Arrays: TypeAlias = list[jax.Array]
+Scan: TypeAlias = Callable[..., tuple[list, list]]
+
+_MOST_OPERATIONS = 40_000
+"""Operations, of all iterations, that NumPy executes sooner than XLA compiles one of them."""
+
+MOST_TRIPS = 20_000
+"""Iterations of a while loop that are counted: NumPy takes microseconds for each of them."""
 
 MOMENTS = 2
 """Moments that one equation takes."""
@@ -59,14 +71,8 @@ def read_loop(spec: ScanSpec, ins: list[Value], read: list[bool]) -> LoopCarries
     """
     c, n = spec.num_consts, spec.num_carry
     consts, init, xs = list(ins[:c]), list(ins[c : c + n]), list(ins[c + n :])
-    varying = [not isinstance(v, Const) for v in init]
-    while True:
-        flags = [not isinstance(v, Const) for v in consts] + varying + [not isinstance(v, Const) for v in xs]
-        outs = varying_outputs(spec.body, flags)
-        new = [a or b for a, b in zip(varying, outs[:n], strict=True)]
-        if new == varying:
-            break
-        varying = new
+    flags = [not isinstance(v, Const) for v in ins]
+    varying = varying_of_loop(spec.body, flags, c, n)[:n]
     needed = list(read)
     while True:
         ins_needed = needed_inputs(spec.body, needed)
@@ -109,6 +115,8 @@ def program_length(program: Program) -> int:
             total += MOMENTS * (1 + instr.in_avals[0].shape[instr.params["axis"]])
         elif instr.prim == "rolled":
             total += instr.params["rolled"].spec.length * program_length(instr.bodies[0])
+        elif instr.prim == "while" and instr.region is None:
+            total += MOST_TRIPS * sum(program_length(b) for b in instr.bodies)
         elif instr.prim == "scan" and instr.region is None:
             total += scan_spec(instr).length * program_length(instr.bodies[0])
         elif instr.prim == "cond" and instr.region is None:
@@ -182,39 +190,48 @@ def _run_constants(
         if more == group:
             break
         group = more
-    part = dataclasses.replace(body, outs=[body.outs[j] for j in group])
-    part.instrs, _ = needed(body.instrs, part.outs)
+    part = part_of(body, [j in group for j in range(len(body.outs))])
+    if part is None:
+        raise Opaque("a loop that captures constants")
     const_at = [i for i in range(c) if flags[i]]
     xs_at = [i for i in range(len(loop.xs)) if flags[c + n + i]]
     parts = [loop.consts[i] for i in const_at], [loop.init[j] for j in group], [loop.xs[i] for i in xs_at]
-    ins = [*itertools.chain(*parts), *[lift.hoisted[at] for _, at in body.consts]]
+    positions = [at for _, at in part.consts]
+    ins = [*itertools.chain(*parts), *[lift.hoisted[at] for at in positions]]
     assert all_constant(ins)
     lead = max(v.shape[0] for v in ins)
     length, reverse = spec.length, spec.reverse
+    keys = any(jnp.issubdtype(v.dtype, jax.dtypes.extended) for v in ins)
 
-    def one(*values: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
+    def one(scan: Scan, *values: Known) -> tuple[Sequence[Known], Sequence[Known]]:
         rest = iter(values)
         consts, init, xs = (list(itertools.islice(rest, len(part))) for part in parts)
-        captured = dict(zip([at for _, at in body.consts], rest, strict=True))
+        captured = dict(zip(positions, rest, strict=True))
 
-        def step(carry: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
-            args = [jnp.zeros(a.shape, a.dtype) for a in (body.avals[v] for v in body.ins)]
+        def arguments(carry: Sequence[Known], x: Sequence[Known]) -> list[Known]:
+            args: list[Known] = [_blank(body.avals[v]) for v in body.ins]
             for i, value in zip(const_at, consts, strict=True):
                 args[i] = value
             for j, value in zip(group, carry, strict=True):
                 args[c + j] = value
             for i, value in zip(xs_at, x, strict=True):
                 args[c + n + i] = value
-            return list(run_program(part, args, captured)), list(carry)
+            return args
 
-        return jax.lax.scan(step, init, xs, length=length, reverse=reverse)
+        return scan(part, captured, arguments, init, xs, length, reverse)
 
     def run(xp: ModuleType, *values: Known) -> tuple[Known, ...]:
-        if xp is np:
+        full = [xp.broadcast_to(v, (lead, *v.shape[1:])) for v in values]
+        if xp is not np:
+            last, all_ = jax.jit(jax.vmap(partial(one, _scan_by_jax)))(*full)
+        elif count_operations(part, lead * length) <= _MOST_OPERATIONS and not keys:
+            lanes = [one(_scan_by_numpy, *[v[b] for v in full]) for b in range(lead)]
+            last, all_ = (
+                [np.stack(p) for p in zip(*found, strict=True)] for found in zip(*lanes, strict=True)
+            )
+        else:
             with jax.ensure_compile_time_eval():  # known values stay known inside jit
                 return tuple(np.asarray(v) for v in run(jnp, *values))
-        full = [jnp.broadcast_to(v, (lead, *v.shape[1:])) for v in values]
-        last, all_ = jax.jit(jax.vmap(one))(*full)
         if reverse:
             all_ = [a[:, ::-1] for a in all_]
         return (*(a.reshape(lead * length, *a.shape[2:]) for a in all_), *last)
@@ -225,3 +242,41 @@ def _run_constants(
     series = {j: results[i] for i, j in enumerate(group) if j in which}
     finals = {j: results[len(group) + i] for i, j in enumerate(group) if j in which}
     return series, finals
+
+
+def _blank(aval: Aval) -> Known:
+    """What stands for an argument that is not needed."""
+    extended = jnp.issubdtype(aval.dtype, jax.dtypes.extended)
+    return jnp.zeros(aval.shape, aval.dtype) if extended else np.zeros(aval.shape, aval.dtype)
+
+
+def _scan_by_jax(
+    part: Program,
+    captured: dict[int, jax.Array],
+    arguments: Callable[..., list],
+    init: Arrays,
+    xs: Arrays,
+    length: int,
+    reverse: bool,
+) -> tuple[Arrays, Arrays]:
+    def step(carry: Arrays, x: Arrays) -> tuple[Arrays, Arrays]:
+        return list(run_program(part, arguments(carry, x), captured)), list(carry)
+
+    return jax.lax.scan(step, init, xs, length=length, reverse=reverse)
+
+
+def _scan_by_numpy(
+    part: Program,
+    captured: dict[int, np.ndarray],
+    arguments: Callable[..., list],
+    init: list[Known],
+    xs: list[Known],
+    length: int,
+    reverse: bool,
+) -> tuple[list[Known], list[np.ndarray]]:
+    run, carry, rows = NumpyProgram(part, captured).run, init, []
+    for t in range(length)[:: -1 if reverse else 1]:
+        rows.append(carry)
+        carry = run(arguments(carry, [x[t] for x in xs]))
+    rows = rows[:: -1 if reverse else 1]
+    return carry, [np.stack(column) for column in zip(*rows, strict=True)]

@@ -7,6 +7,7 @@ loads and what it stores. Out: integers.
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -17,7 +18,9 @@ import jax
 import numpy as np
 
 from gnewt import _native
+from gnewt.jaxprs import Instr
 from gnewt.jaxprs.compat import DType
+from gnewt.jaxprs.twins import FOREIGN
 from gnewt.kkt.derivatives.scalars import ScalarProgram, live_nodes
 
 OPERATIONS = (
@@ -89,7 +92,61 @@ def available() -> bool:
         return False
     for name in TARGETS.values():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+        FOREIGN[name] = _run_on_host
     return True
+
+
+class _Call(ctypes.Structure):
+    """`LinearizeCall` of cpp/engine/linearize_call.hpp."""
+
+    _fields_ = (
+        *(("tables", ctypes.c_void_p), ("tables_len", ctypes.c_int64)),
+        *(("code", ctypes.c_void_p), ("code_len", ctypes.c_int64)),
+        *(("constants", ctypes.c_void_p), ("constants_len", ctypes.c_int64)),
+        *(("slots", ctypes.c_void_p), ("operands", ctypes.c_void_p)),
+        *(("operand_sizes", ctypes.c_void_p), ("num_operands", ctypes.c_int64)),
+        *(("value", ctypes.c_void_p), ("duals", ctypes.c_void_p), ("num_slots", ctypes.c_int64)),
+        *(("sources", ctypes.c_void_p), ("num_sources", ctypes.c_int64)),
+    )
+
+
+def _run_on_host(instr: Instr, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run the call on numbers of the host, for programs that NumPy runs; leading axes are batch axes."""
+    found = [np.empty(aval.shape, aval.dtype) for aval in instr.out_avals]
+    dtype, lead = found[0].dtype, found[0].shape
+    kinds = [np.int32, np.int32, *[dtype] * (len(values) - 2)]
+    given = [
+        np.broadcast_to(np.asarray(v, kind), (*lead, np.shape(v)[-1])).reshape(-1, np.shape(v)[-1])
+        for v, kind in zip(values, kinds, strict=True)
+    ]
+    results = [out.reshape(given[0].shape[0], -1) for out in found]
+    for element, (value, duals, sources) in enumerate(zip(*results, strict=True)):
+        rows = [np.ascontiguousarray(v[element]) for v in given]
+        _run_one(rows, value, duals, sources)
+    return found
+
+
+def _run_one(rows: Sequence[np.ndarray], value: np.ndarray, duals: np.ndarray, sources: np.ndarray) -> None:
+    tables, code, constants, slots, *operands = rows
+    places = np.array([row.ctypes.data for row in operands], np.uintp)
+    sizes = np.array([len(row) for row in operands], np.int64)
+    call = _Call(
+        *(
+            tables.ctypes.data,
+            len(tables),
+            code.ctypes.data,
+            len(code),
+            constants.ctypes.data,
+            len(constants),
+        ),
+        *(slots.ctypes.data, places.ctypes.data, sizes.ctypes.data, len(operands)),
+        *(value.ctypes.data, duals.ctypes.data, len(duals), sources.ctypes.data, len(sources)),
+    )
+    assert _native.LIBRARY is not None
+    run = _native.LIBRARY.gnewt_linearize
+    run.restype, run.argtypes = ctypes.c_int, [ctypes.c_int, ctypes.c_void_p]
+    done = run(int(value.dtype == np.float32), ctypes.addressof(call))
+    assert done, "the integers fit together: the same call runs inside jit"
 
 
 def operation(program: ScalarProgram, node: int) -> str | None:
