@@ -98,7 +98,8 @@ private:
     bool valid_store(int64_t f, const int32_t* store, int64_t places) const {
         if (store[0] < 0 || store[0] >= places || store[1] < 0 || store[1] > kStoreSaved) return false;
         const FamilyView shape = family(f);
-        const int64_t ends[] = {1, shape.k(), shape.num_jac(), shape.num_hess(), code(f)[kNumCommons], code(f)[kNumSaved]};
+        const int64_t ends[] = {
+            1, shape.k(), shape.num_jac(), shape.num_hess(), code(f)[kNumCommons], code(f)[kNumSaved]};
         return store[2] >= 0 && store[2] < ends[store[1]];
     }
 
@@ -128,8 +129,7 @@ private:
 
     void take_given(const FamilyView& shape, const T* rows) {
         if (!shape.is_loss()) {
-            std::memcpy(call_.sources + shape.field[kJacAt], rows,
-                        size_t(shape.n() * shape.num_jac()) * sizeof(T));
+            std::memcpy(call_.sources + shape.field[kJacAt], rows, size_t(shape.n() * shape.num_jac()) * sizeof(T));
             return;
         }
         const int32_t *ends = shape.ends(), *entries = shape.entries();
@@ -234,8 +234,8 @@ private:
         return width;
     }
 
-    // Write rows of `width` numbers, given by columns, in squares of four by four. What a square has beyond the end of a
-    // row goes to the next row, which is written later; near the end rows are written number by number.
+    // Write rows of `width` numbers, given by columns, in squares of four by four. What a square has beyond the end of
+    // a row goes to the next row, which is written later; near the end rows are written number by number.
     void write_rows(const int32_t* store, int64_t width, int64_t count, const T* memory, int64_t pitch, T* to) {
         auto column = [&](int64_t e) GNEWT_LAMBDA { return memory + store[min(e, width - 1) * kStoreSize] * pitch; };
         const int64_t last = (width - 1) / 4 * 4, end = count * width;

@@ -6,11 +6,11 @@ namespace gnewt::engine {
 
 // Integers of a structure (graph/tables.py): a header, a record for each family, then columns, patterns and items.
 //
-// A column (start, stride, table) says which slot instance i reads or defines: start + stride · i, or tables[table + i]
-// where table ≥ 0. The pattern of a Jacobian lists its entries argument by argument: k + 1 ends, then for each entry its
-// place in a row of the sources and its output. An item (family, first, count, rows) is a number of instances that may be
-// evaluated after all items before it: first, first + 1, ..., one after the other where rows is kInTurn, in any order
-// where it is kAtOnce; or tables[rows], tables[rows + 1], ..., in any order.
+// A column (start, stride, table) says which slot instance i reads or defines: start + stride · i, or
+// tables[table + i] where table ≥ 0. The pattern of a Jacobian lists its entries argument by argument: k + 1 ends, then
+// for each entry its place in a row of the sources and its output. An item (family, first, count, rows) is a number of
+// instances that may be evaluated after all items before it: first, first + 1, ..., one after the other where rows is
+// kInTurn, in any order where it is kAtOnce; or tables[rows], tables[rows + 1], ..., in any order.
 enum TablesField : int32_t { kFamilies, kSlots, kSources, kItems, kNumItems, kTablesHeader };
 enum FamilyField : int32_t { kN, kK, kM, kArgs, kOuts, kPattern, kNumJac, kJacAt, kNumHess, kHessAt, kFamilySize };
 constexpr int32_t kColumnSize = 3, kItemSize = 4;
@@ -19,7 +19,8 @@ constexpr int32_t kInTurn = -1, kAtOnce = -2;
 // Integers of a linearisation (kkt/derivatives/native.py): the number of families, a record for each, then programs.
 //
 // kOperand is the first operand of the family: its data, or its derivatives (rows of J, or of the gradient of a loss)
-// where kFirst is kGiven. Hessians that are not computed here are left alone, or set to zero where kSecond is kZeroHessian.
+// where kFirst is kGiven. Hessians that are not computed here are left alone, or set to zero where kSecond is
+// kZeroHessian.
 enum CodeField : int32_t { kOperand, kPrologue, kFirst, kSecond, kNumCommons, kNumSaved, kCodeSize };
 constexpr int32_t kCodeHeader = 1;
 constexpr int32_t kGiven = -1, kNoProgram = -1, kZeroHessian = -2;

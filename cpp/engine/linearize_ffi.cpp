@@ -57,13 +57,20 @@ ffi::Error linearize(ffi::Buffer<ffi::S32> tables, ffi::Buffer<ffi::S32> code, f
     std::vector<const T*> pointers(operands.size());
     for (int64_t e = 0; e < count; ++e) {
         for (size_t i = 0; i < operands.size(); ++i) pointers[i] = operands[i].at(e, batch);
-        const LinearizeCall<T> call{given_tables.at(e, batch),    given_tables.size(),
-                                    given_code.at(e, batch),      given_code.size(),
-                                    given_constants.at(e, batch), given_constants.size(),
-                                    at.at(e, batch),              pointers.data(),
-                                    sizes.data(),                 int64_t(sizes.size()),
-                                    values.at(e, batch),          lam.at(e, batch),
-                                    lam.size(),                   found.at(e, batch),
+        const LinearizeCall<T> call{given_tables.at(e, batch),
+                                    given_tables.size(),
+                                    given_code.at(e, batch),
+                                    given_code.size(),
+                                    given_constants.at(e, batch),
+                                    given_constants.size(),
+                                    at.at(e, batch),
+                                    pointers.data(),
+                                    sizes.data(),
+                                    int64_t(sizes.size()),
+                                    values.at(e, batch),
+                                    lam.at(e, batch),
+                                    lam.size(),
+                                    found.at(e, batch),
                                     found.size()};
         if (!run(call)) return refuse("gnewt: the integers of a linearisation do not fit its numbers");
     }

@@ -95,9 +95,8 @@ bool sweep_duals(const int32_t* tables, const T* sources, T* duals) {
         else if (item[3] == kAtOnce)
             pull_at_once(family, first, count, duals, true, [first](int64_t j) GNEWT_LAMBDA { return first + j; });
         else if (family.affine)
-            pull_in_turn(family, first, count, lam.data(), duals, [](const Column& c, int64_t j) GNEWT_LAMBDA {
-                return c.start() + c.stride() * j;
-            });
+            pull_in_turn(family, first, count, lam.data(), duals,
+                         [](const Column& c, int64_t j) GNEWT_LAMBDA { return c.start() + c.stride() * j; });
         else
             pull_in_turn(family, first, count, lam.data(), duals,
                          [](const Column& c, int64_t j) GNEWT_LAMBDA { return c.at(j); });

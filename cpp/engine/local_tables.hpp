@@ -28,8 +28,8 @@ struct FamilyView {
     bool is_loss() const { return field[kOuts] < 0; }
     int64_t num_jac() const { return field[kNumJac]; }
     int64_t num_hess() const { return field[kNumHess]; }
-    const int32_t* ends() const { return tables + field[kPattern]; }      // of the entries of each argument
-    const int32_t* entries() const { return ends() + field[kK] + 1; }     // (place, output)
+    const int32_t* ends() const { return tables + field[kPattern]; }   // of the entries of each argument
+    const int32_t* entries() const { return ends() + field[kK] + 1; }  // (place, output)
     Column arg(int64_t a) const { return {tables + field[kArgs] + a * kColumnSize, tables}; }
     Column out(int64_t o) const { return {tables + field[kOuts] + o * kColumnSize, tables}; }
     bool affine() const {
