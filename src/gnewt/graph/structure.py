@@ -22,6 +22,7 @@ from gnewt.graph.family import Family, check_family
 from gnewt.graph.layout import Layout, make_layout
 from gnewt.graph.schedule import Schedule, make_schedule
 from gnewt.graph.show import show_structure
+from gnewt.graph.tables import make_tables
 
 Data: TypeAlias = tuple[Columns, ...]
 """For each family, its data arguments."""
@@ -194,8 +195,8 @@ class Structure:
 
     @cached_property
     def maps(self) -> tuple[np.ndarray, ...]:
-        """Index arrays of the evaluation, passed to compiled functions as arguments, not baked in."""
-        return self.layout.arrays
+        """Index arrays of the evaluation, passed to compiled functions as arguments, not baked in; the tables come last."""
+        return (*self.layout.arrays, make_tables(self.families, self.schedule, self.num_slots))
 
     @cached_property
     def _value(self) -> Callable[..., jax.Array]:

@@ -180,8 +180,8 @@ def device_maps(structure: Structure) -> Maps:
 def linearized(curvature: str, engine: str, maps: Maps, point: Point, slots: Array | None) -> LocalModels:
     """Compute values, duals and local derivatives."""
     # The xla engine runs on other devices, too, and JAX can differentiate what it does.
-    machine = engine == "native"
-    return linearize(point.structure, maps, point.data, point.x, curvature, slots, machine)
+    native = engine == "native"
+    return linearize(point.structure, maps, point.data, point.x, curvature, slots, native)
 
 
 def _step(
