@@ -46,6 +46,16 @@ std::vector<SourceBlock>& BlockFinder::find(std::vector<Contribution>& contribut
     return blocks_;
 }
 
+std::vector<SourceBlock>& BlockFinder::single(std::vector<Contribution>& contributions) {
+    std::sort(contributions.begin(), contributions.end(), [](const Contribution& x, const Contribution& y) {
+        const bool off_x = x.row != x.col, off_y = y.row != y.col;
+        return std::tie(x.kind, off_x, x.source, x.row, x.col) < std::tie(y.kind, off_y, y.source, y.row, y.col);
+    });
+    blocks_.clear();
+    for (const Contribution& c : contributions) blocks_.push_back({{c.kind, 0, c.row, c.col, 1, c.source}});
+    return blocks_;
+}
+
 void BlockFinder::find_runs(const std::vector<Contribution>& contributions) {
     // How a contribution continues the one before it: along a row, along a column, or not at all.
     enum Step : char { kNot, kAlongRow, kAlongColumn };
