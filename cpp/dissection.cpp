@@ -7,8 +7,8 @@ namespace gnewt {
 
 namespace {
 
-constexpr Count kLeaf = 120;   // vertices of a part that is not cut any more
-constexpr Count kLong = 10'000;  // vertices of a part for which ...
+constexpr Count kLeaf = 120;          // vertices of a part that is not cut any more
+constexpr Count kLong = 10'000;       // vertices of a part for which ...
 constexpr Count kFew = 2, kMany = 4;  // ... few separators are tried, and of a shorter one
 
 // A part of the graph, and how many separators were taken out around it.

@@ -6,7 +6,7 @@ namespace gnewt {
 
 namespace {
 
-constexpr int kRounds = 6;     // of moves, at most
+constexpr int kRounds = 6;    // of moves, at most
 constexpr int kFutile = 120;  // moves without a better cut at which a round ends
 
 }  // namespace
@@ -107,8 +107,7 @@ int Refinement::choose(Queue (&queue)[2]) const {
 // Whether a side stays lighter than three quarters, or is the lighter one.
 bool Refinement::is_allowed(Index v, int to) const {
     const Count all = cut_.weight[kLeft] + cut_.weight[kRight] + cut_.weight[kBetween];
-    return cut_.weight[to] < cut_.weight[1 - to] ||
-           4 * (cut_.weight[to] + graph_.weight[u(v)] - heaviest_) <= 3 * all;
+    return cut_.weight[to] < cut_.weight[1 - to] || 4 * (cut_.weight[to] + graph_.weight[u(v)] - heaviest_) <= 3 * all;
 }
 
 void Refinement::put(Index v, int to) {

@@ -132,7 +132,8 @@ Cut separate_once(const WeightedGraph& graph, Draws& draws) {
 Count WeightedGraph::total() const { return std::accumulate(weight.begin(), weight.end(), Count{0}); }
 
 Count Cut::score() const {
-    const Count all = weight[kLeft] + weight[kRight] + weight[kBetween], larger = std::max(weight[kLeft], weight[kRight]);
+    const Count all = weight[kLeft] + weight[kRight] + weight[kBetween],
+                larger = std::max(weight[kLeft], weight[kRight]);
     const Count over = std::max(Count{0}, 4 * larger - 3 * all);  // beyond three quarters
     return 4 * weight[kBetween] * (all + larger + 5 * over) + larger;
 }

@@ -37,8 +37,8 @@ std::vector<SourceBlock>& BlockFinder::find(std::vector<Contribution>& contribut
         return std::tie(x.kind, x.transposed, x.inner, x.source, x.outer) <
                std::tie(y.kind, y.transposed, y.inner, y.source, y.outer);
     });
-    // Sources of one function lie side by side. Farther apart are sources of two functions, whose distance is another in
-    // every front: fronts that look alike would not share their shape.
+    // Sources of one function lie side by side. Farther apart are sources of two functions, whose distance is another
+    // one in every front: fronts that look alike would not share their shape.
     const Count farthest = static_cast<Count>(contributions.size());
     blocks_.clear();
     for (std::size_t k = 0; k < runs_.size(); ++k)

@@ -1,6 +1,6 @@
 // Lines: fronts that follow each other and look alike, each the only child of the next one, of whatever shape. A Line
 // knows where the sources of such fronts go, number by number, and where the message of a front lies in the next front.
-// Made by quick.hpp, used by line_ascent.hpp and line_descent.hpp.
+// Made by lines.hpp, used by line_ascent.hpp.
 //
 // The sources of all fronts of a line stand in few streams: their positions move by one stride from front to front. So
 // the lists of a line are made once, and each front costs one load and one store per number.
@@ -52,7 +52,7 @@ struct LineRun {
 template <class T>
 class Line {
 public:
-    static constexpr int kMostRuns = 6;     // of a message
+    static constexpr int kMostRuns = 6;  // of a message
     static constexpr int64_t kMostPairs = 16, kMostRest = 4 * kWidth<T>;
 
     int64_t p, q, b, n, ld, ldp;  // sizes; leading dimensions of R and of PP
@@ -75,8 +75,8 @@ public:
         if (p > kMostPairs || n > min(width, kMostRest)) return false;
         const int64_t numbers = count_numbers();
         return find_streams(plan.strides() + line.strides) && find_runs() && set_places() &&
-               moves_[kSets].reserve(numbers) && moves_[kAdds].reserve(numbers) &&
-               moves_[kSetSizes].reserve(numbers) && moves_[kAddSizes].reserve(numbers) && reads_.reserve(3 * numbers + p + 1) && list_moves();
+               moves_[kSets].reserve(numbers) && moves_[kAdds].reserve(numbers) && moves_[kSetSizes].reserve(numbers) &&
+               moves_[kAddSizes].reserve(numbers) && reads_.reserve(3 * numbers + p + 1) && list_moves();
     }
 
     // Where the streams of a front are.
@@ -96,9 +96,10 @@ public:
     GNEWT_INLINE void load(const Streams& from, T* __restrict to) {
         moves_[kSets].for_all(num_streams_, [&](int s, int32_t i, int32_t j) GNEWT_LAMBDA { to[j] = from.at[s][i]; });
         moves_[kAdds].for_all(num_streams_, [&](int s, int32_t i, int32_t j) GNEWT_LAMBDA { to[j] += from.at[s][i]; });
-        moves_[kSetSizes].for_all(num_streams_, [&](int s, int32_t i, int32_t j) GNEWT_LAMBDA { to[j] = abs(from.at[s][i]); });
+        moves_[kSetSizes].for_all(num_streams_,
+                                  [&](int s, int32_t i, int32_t j) GNEWT_LAMBDA { to[j] = abs(from.at[s][i]); });
         moves_[kAddSizes].for_all(num_streams_,
-                           [&](int s, int32_t i, int32_t j) GNEWT_LAMBDA { to[j] += abs(from.at[s][i]); });
+                                  [&](int s, int32_t i, int32_t j) GNEWT_LAMBDA { to[j] += abs(from.at[s][i]); });
     }
 
     // x[i] = Σ_j G[i, j] x[j] + F[i] z, from the last pair to the first: `x` holds [x | z].
@@ -187,7 +188,7 @@ private:
         at.of_rest = at.of_pairs + ldp;
         at.rhs = at.of_rest + ld;
         at.g = at.rhs + ld;
-        at.end = at.g + num_nested_;
+        at.end = at.g + padded<T>(num_nested_);
         return seen_.reserve(at.end) && nested_.reserve(2 * num_nested_ + 1);
     }
 

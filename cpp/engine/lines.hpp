@@ -17,8 +17,8 @@ class Lines {
 public:
     explicit Lines(Course<T>& course) : course_(course), plan_(course.plan) {}
 
-    // Eliminate the next fronts if they are the rest of a line, up to the first one that is in doubt: whether some front
-    // was next in a line. `good`: none was in doubt. With NOISE as the careful form does, else as the quick form does.
+    // Eliminate the next fronts if they are the rest of a line, up to the first one that is in doubt: whether the next
+    // front was in a line. `good`: none was in doubt. With NOISE as the careful form does, else as the quick form does.
     template <bool NOISE>
     bool ascend(bool& good) {
         const LineRecord* line = find(course_.next);
@@ -80,7 +80,8 @@ private:
             ready_ = vectors_ && line_.open(plan_, line, vectors_ * kWidth<T>);
             with_vectors([&](const auto number) {
                 constexpr int vectors = int(decltype(number)::value);
-                ready_ = ready_ && work_.reserve(LineAscent<T, vectors, true>::work_size(line_) + 2 * (line_.p + line_.n));
+                ready_ =
+                    ready_ && work_.reserve(LineAscent<T, vectors, true>::work_size(line_) + 2 * (line_.p + line_.n));
             });
         }
         return ready_;
