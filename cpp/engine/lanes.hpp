@@ -170,7 +170,7 @@ private:
     // Put the fronts of all lanes together.
     void load(Small<T, Eight<T>>& small, const Member* members, int count) {
         const PlanView& plan = course_.plan;
-        const Front* fronts[kEight];
+        const Front* fronts[kEight] = {};
         bool alike = true;
         for (int lane = 0; lane < count; ++lane) {
             fronts[lane] = &members[lane].front;
