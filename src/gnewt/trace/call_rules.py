@@ -23,6 +23,7 @@ from gnewt.jaxprs import (
     Program,
     bind_instr,
     bind_scalars,
+    compat,
     flatten_jaxpr,
     is_float,
     plain_jaxpr,
@@ -32,7 +33,7 @@ from gnewt.jaxprs import (
     variables,
     where_of,
 )
-from gnewt.jaxprs.compat import DType, Numeric
+from gnewt.jaxprs.compat import AnyJaxpr, DType, Numeric
 from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.constants import Const
 from gnewt.trace.elementwise_rules import elementwise
@@ -82,8 +83,6 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
 
     names = {name for name, _ in primitives_of(instr)}
     call: CallFunction = fn
-    if any(name.startswith("custom_vjp_call") for name in names):
-        call = by_reverse_mode(fn)
     avals = [(shapes[i], instr.in_avals[i].dtype, variable[i]) for i in range(len(ins))]
     key = ("opaque", instr.key, tuple(avals), detached)
     note = f"opaque: {instr.prim}: {reason}"
@@ -92,9 +91,12 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
         refuse_wide(instr, len(cols), reason)
     jac = np.zeros((m, len(cols)), bool) if detached else None
     hess = None if not detached and is_curved(instr) else "none"
+    columns = [np.dtype(d) for d in col_dtypes]
+    if any(name.startswith("custom_vjp_call") for name in names):
+        call = by_reverse_mode(lift, [instr], fn, columns, data)
+    elif not detached:
+        check_differentiable([instr], call, columns, data)
     spec = CallSpec(key, instr.prim, call, m, jac, hess, None, note, detached)
-    if not detached:
-        check_differentiable([instr], call, [np.dtype(d) for d in col_dtypes], data)
     dtypes = [a.dtype for a, ok in zip(instr.out_avals, floats, strict=True) if ok]
     out = lift.add_call(
         spec, cols, data, [d for d, s in zip(dtypes, sizes, strict=True) for _ in range(s)], col_dtypes
@@ -118,27 +120,50 @@ def is_curved(instr: Instr) -> bool:
     return not (known.curvature == "none" or known.move is not None or known.takes or known.flat)
 
 
-def by_reverse_mode(fn: CallFunction) -> CallFunction:
-    """Give a function that JAX differentiates in reverse only (custom_vjp) a forward-mode rule."""
+def by_reverse_mode(
+    lift: Lifter, instrs: Sequence[Instr], fn: CallFunction, dtypes: Sequence[DType], data: Sequence[Const]
+) -> CallFunction:
+    """Give a function that JAX differentiates in reverse only (custom_vjp) a forward-mode rule.
 
+    Its second derivative is the forward one of the first; where the reverse rule, too, has no forward mode (the adjoint of an
+    integrator is another solve), the reverse one.
+    """
+    call = _in_reverse(fn, twice=False)
+    try:
+        check_differentiable(instrs, call, dtypes, data)
+    except TraceError:
+        call = _in_reverse(fn, twice=True)
+        check_differentiable(instrs, call, dtypes, data)
+        lift.reverse_only = True
+    return call
+
+
+def _in_reverse(fn: CallFunction, twice: bool) -> CallFunction:
     def wrapped(take: Take, columns: Sequence[Numeric]) -> list[jax.Array]:
-        x = take(0, take.width)
-
         def flat(v: jax.Array) -> jax.Array:
             return jnp.concatenate(fn(Take(lambda lo, hi: v[lo:hi], take.width), columns))
 
-        @jax.custom_jvp
-        def call(v: jax.Array) -> jax.Array:
-            return flat(v)
-
-        @call.defjvp
-        def _jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-            (v,), (t,) = primals, tangents
-            return call(v), jax.jacrev(flat)(v) @ t
-
-        return [call(x)]
+        return [_reversed(flat, 2 if twice else 1)(take(0, take.width))]
 
     return wrapped
+
+
+def _reversed(flat: Callable[[jax.Array], jax.Array], times: int) -> Callable[[jax.Array], jax.Array]:
+    """Give a function of a vector a forward rule; the first `times` derivatives are taken in reverse mode."""
+    if not times:
+        return flat
+    jacobian = _reversed(jax.jacrev(flat), times - 1)
+
+    @jax.custom_jvp
+    def call(v: jax.Array) -> jax.Array:
+        return flat(v)
+
+    @call.defjvp
+    def _jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        (v,), (t,) = primals, tangents
+        return call(v), jacobian(v) @ t
+
+    return call
 
 
 def refuse_wide(instr: Instr, count: int, reason: str) -> None:
@@ -190,7 +215,9 @@ def check_differentiable(
     x = jax.ShapeDtypeStruct((len(places),), dtype)
     columns = [jax.ShapeDtypeStruct(c.shape[1:], c.dtype) for c in data]
     try:
-        jax.eval_shape(lambda x, c: jax.jvp(lambda y: jax.grad(total)(y, c), (x,), (x,)), x, columns)
+        made = jax.make_jaxpr(lambda x, c: jax.jvp(lambda y: jax.grad(total)(y, c), (x,), (x,)))(x, columns)
+        if _has_no_forward_mode(made):
+            raise TypeError("a custom_vjp function has no forward mode")
     except Exception as problem:
         _refuse_while(instrs, problem)
         instr = next((i for i in instrs if not primitive(i.prim).twice), instrs[0])
@@ -201,6 +228,15 @@ def check_differentiable(
                 "give it derivatives (jax.custom_jvp), or detach its result with jax.lax.stop_gradient",
             )
         ) from problem
+
+
+def _has_no_forward_mode(jaxpr: AnyJaxpr) -> bool:
+    """Whether JAX put off the refusal to differentiate a custom_vjp function in forward mode."""
+    eqns = compat.open_jaxpr(jaxpr)[0].eqns
+    return any(
+        e.primitive.name == "custom_lin" or any(map(_has_no_forward_mode, compat.called_jaxprs(e)))
+        for e in eqns
+    )
 
 
 @rule("custom_jvp_call")

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
@@ -17,9 +18,9 @@ from gnewt._typing import Array
 from gnewt.graph import Data, Structure
 from gnewt.jaxprs import Program, run_program, value_key
 from gnewt.jaxprs.compat import put
-from gnewt.jaxprs.parts import Trips, bound_loops
+from gnewt.jaxprs.parts import bound_loops
 from gnewt.trace.condense import Condensed, Source
-from gnewt.trace.lift import Distrust
+from gnewt.trace.lift import Distrust, Lifter
 
 Replay = Callable[[Sequence[ArrayLike], Array], Array]
 """f itself, (captured values, flat inputs) ↦ value: replays the jaxpr, knows nothing of the structure."""
@@ -101,12 +102,12 @@ def fill_columns(condensed: Condensed, captured: Sequence[ArrayLike]) -> Data | 
     )
 
 
-def make_replay(program: Program, structure: Structure, source: Source, trips: Trips) -> Replay:
+def make_replay(program: Program, structure: Structure, source: Source, lifter: Lifter) -> Replay:
     """Make f as a function of captured values and flat inputs, by replaying its jaxpr.
 
-    JAX differentiates a loop in reverse mode if it knows how long the loop may be: `trips`.
+    JAX differentiates a loop in reverse mode if it knows how long the loop may be.
     """
-    program = (bound_loops(program, trips) or program) if trips else program
+    program = (bound_loops(program, lifter.trips) or program) if lifter.trips else program
 
     def replay(captured: Sequence[ArrayLike], x: Array) -> Array:
         leaves = jax.tree_util.tree_leaves(structure.unravel(x))
@@ -115,6 +116,29 @@ def make_replay(program: Program, structure: Structure, source: Source, trips: T
         args = [next(variables) if d else next(others) for d in source.diff]
         (value,) = run_program(program, args, captured[: source.num_hoisted])
         return value.astype(x.dtype)
+
+    return _twice_in_reverse(replay) if lifter.reverse_only else replay
+
+
+def _twice_in_reverse(f: Replay) -> Replay:
+    """Give a function rules by which products with its Hessian are taken in reverse mode."""
+
+    def replay(captured: Sequence[ArrayLike], x: Array) -> Array:
+        def own(x: Array) -> Array:
+            return f(captured, x)
+
+        @jax.custom_jvp
+        def gradient(x: Array) -> Array:
+            return jax.grad(own)(x)
+
+        @gradient.defjvp
+        def _product(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+            (x,), (v,) = primals, tangents
+            return gradient(x), jax.grad(lambda y: jnp.vdot(jax.grad(own)(y), v))(x)
+
+        value = jax.custom_jvp(own)
+        value.defjvp(lambda primals, tangents: (value(*primals), jnp.vdot(gradient(*primals), tangents[0])))
+        return value(x)
 
     return replay
 
