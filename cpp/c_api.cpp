@@ -74,6 +74,24 @@ GNEWT_API int gnewt_greedy_order(int use_fill, Count num, const Count* ptr, cons
     });
 }
 
+// `num_readers` and `tail` as above.
+GNEWT_API int gnewt_approximate_order(Count num, const Count* ptr, const Index* idx, const Count* sizes,
+                                      Count num_readers, const Count* reads_ptr, const Index* reads_idx,
+                                      const Index* stage, Index* order, Count* tail, Count most, Count patience) {
+    return guarded([&] {
+        *tail = approximate_order(rows(num, ptr, idx), {sizes, num}, rows(num_readers, reads_ptr, reads_idx),
+                                  {stage, num}, {order, num}, most, patience);
+    });
+}
+
+GNEWT_API int gnewt_dissect(Count num, const Count* ptr, const Index* idx, const Count* sizes, Index* stage,
+                            Count most) {
+    return guarded([&] {
+        if (!dissect(rows(num, ptr, idx), {sizes, num}, {stage, num}, most))
+            throw OverLimit("separators over the limit");
+    });
+}
+
 // The size of a tree is known only when it is there: make it, ask, copy it out, free it.
 GNEWT_API int gnewt_tree_make(Count num_items, const Count* ptr, const Index* idx, Count num, const Index* order,
                               Count tail, const Index* vertex_of_item, Count limit, Tree** tree, Count* num_bags,

@@ -7,6 +7,8 @@
 //     slots     for every front [p + q + b] slots; free plans: [q + b] unknowns, by number: slots, then the duals of
 //               the nodes in the same order
 //     sources   for every front [num_blocks] positions at which its blocks begin, then [num_diag] positions
+//     lines     LineRecord for every line of fronts, ascending
+//     strides   for every line [num_blocks + num_diag]: how far those positions move from front to front
 //
 // A change of anything here is a new kPlanVersion. Plans are never stored, so the engine reads one version only.
 #pragma once
@@ -14,7 +16,7 @@
 
 namespace gnewt::plan_format {
 
-constexpr int32_t kPlanVersion = 3;
+constexpr int32_t kPlanVersion = 4;
 
 // Places in the header.
 enum Header {
@@ -23,10 +25,13 @@ enum Header {
     kNumInputs,
     kNumSlots,
     kIsCausal,
-    kFrontsAt,  // where the four parts after the header begin in the array
+    kFrontsAt,  // where the six parts after the header begin in the array
     kShapesAt,
     kSlotsAt,
     kSourcesAt,
+    kLinesAt,
+    kStridesAt,
+    kNumLines,
     kNumSources,
     kMaxPairs,  // largest p of a front, at least 1
     kMaxRest,   // largest q + b of a front, at least 1
@@ -74,11 +79,20 @@ struct RunRecord {
     int32_t start, place, length;
 };
 
+// A line: `count` fronts from `first` on that look alike. Each front has one child, the front before it, whose separator
+// lies in the front as that of every front of the line lies in the next one: at ascending places. The positions of the
+// sources move by the same strides from each front to the next.
+struct LineRecord {
+    int32_t first, count;
+    int32_t strides;  // where those of this line begin, counted from kStridesAt
+};
+
 // How many int32 a record takes in the array.
 template <class Record>
 constexpr int kInts = sizeof(Record) / sizeof(int32_t);
 
-static_assert(kInts<FrontRecord> == 4 && kInts<ShapeRecord> == 10 && kInts<Block> == 9 && kInts<RunRecord> == 3,
+static_assert(kInts<FrontRecord> == 4 && kInts<ShapeRecord> == 10 && kInts<Block> == 9 && kInts<RunRecord> == 3 &&
+                  kInts<LineRecord> == 3,
               "records are read from the plan as they stand");
 
 }  // namespace gnewt::plan_format

@@ -34,6 +34,7 @@ public:
         sort_nonzeros();
         if (!plan_.causal) sort_pairs_and_inputs();
         for (Index front : order_) write(front);
+        if (plan_.causal) find_lines();
         return join();
     }
 
@@ -301,7 +302,55 @@ private:
         return start;
     }
 
-    // The header, and the four parts behind it.
+    FrontRecord front_at(Count i) const {
+        FrontRecord front;
+        std::memcpy(&front, fronts_.data() + i * kInts<FrontRecord>, sizeof front);
+        return front;
+    }
+    ShapeRecord shape_at(Index start) const {
+        ShapeRecord shape;
+        std::memcpy(&shape, shapes_.data() + start, sizeof shape);
+        return shape;
+    }
+    // The runs of a shape, behind its other lists.
+    const Index* runs_at(Index start, const ShapeRecord& s) const {
+        return shapes_.data() + start + kInts<ShapeRecord> + s.num_blocks * kInts<Block> + s.num_diag +
+               2 * s.num_pairs + s.num_inputs;
+    }
+    // Whether the separators of two shapes lie in their parents alike, at ascending places.
+    bool alike_above(Index one, Index other) const {
+        const ShapeRecord x = shape_at(one), y = shape_at(other);
+        const Index *runs = runs_at(one, x), *others = runs_at(other, y);
+        if (!x.b || x.b != y.b || x.num_runs != y.num_runs || !std::equal(runs, runs + 3 * x.num_runs, others))
+            return false;
+        for (Index k = 1; k < x.num_runs; ++k)
+            if (runs[3 * k + 1] < runs[3 * k - 2]) return false;
+        return true;
+    }
+
+    // Find the lines among the fronts, which are written.
+    void find_lines() {
+        for (Count first = 1, end = 1; first < num_fronts(); first = std::max(end, first + 1)) {
+            const FrontRecord front = front_at(first);
+            end = first;
+            if (front.num_children != 1 || !alike_above(front_at(first - 1).shape, front.shape)) continue;
+            const ShapeRecord shape = shape_at(front.shape);
+            const Count num = Count{shape.num_blocks} + shape.num_diag;
+            const auto source = [&](Count i, Count k) { return sources_[u(front_at(i).sources + k)]; };
+            const auto continues = [&](Count i) {
+                if (front_at(i).shape != front.shape || front_at(i).num_children != 1) return false;
+                for (Count k = 0; k < num; ++k)
+                    if (source(i, k) - source(i - 1, k) != source(first + 1, k) - source(first, k)) return false;
+                return true;
+            };
+            for (++end; end < num_fronts() && continues(end);) ++end;
+            if (end - first < kShortestLine) continue;
+            append(lines_of_fronts_, LineRecord{narrow(first), narrow(end - first), narrow(strides_.size())});
+            for (Count k = 0; k < num; ++k) strides_.push_back(source(first + 1, k) - source(first, k));
+        }
+    }
+
+    // The header, and the six parts behind it.
     EngineLayout join() {
         const Count rows = plan_.causal ? layout_.factor_size : 0;
         Index header[kHeaderSize];
@@ -315,8 +364,10 @@ private:
         header[kMaxRest] = layout_.max_rest;
         header[kRowsLow] = narrow(rows & 0x7fffffff);
         header[kRowsHigh] = narrow(rows >> 31);
-        const std::pair<Header, std::vector<Index>*> parts[] = {
-            {kFrontsAt, &fronts_}, {kShapesAt, &shapes_}, {kSlotsAt, &slots_}, {kSourcesAt, &sources_}};
+        header[kNumLines] = narrow(static_cast<Count>(lines_of_fronts_.size()) / kInts<LineRecord>);
+        const std::pair<Header, std::vector<Index>*> parts[] = {{kFrontsAt, &fronts_},         {kShapesAt, &shapes_},
+                                                                {kSlotsAt, &slots_},           {kSourcesAt, &sources_},
+                                                                {kLinesAt, &lines_of_fronts_}, {kStridesAt, &strides_}};
         Count total = kHeaderSize;
         for (const auto& [field, part] : parts) {
             header[field] = narrow(total);
@@ -338,7 +389,9 @@ private:
     std::vector<Index> order_, num_children_, p_, q_, local_, waiting_;
     std::vector<Count> nonzero_ptr_, pair_ptr_, input_ptr_;
     std::vector<std::uint32_t> nonzero_idx_, pair_idx_, input_idx_;
-    std::vector<Index> fronts_, shapes_, slots_, sources_, lists_, shape_;
+    static constexpr Count kShortestLine = 3;  // fronts: a line has to be laid out before it saves anything
+
+    std::vector<Index> fronts_, shapes_, slots_, sources_, lists_, shape_, lines_of_fronts_, strides_;
     std::unordered_multimap<std::uint64_t, Count> known_;
     std::vector<Contribution> contributions_, diagonal_;
     BlockFinder finder_;

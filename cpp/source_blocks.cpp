@@ -7,11 +7,12 @@ namespace gnewt {
 
 using namespace plan_format;
 
-bool SourceBlock::take(const SourceRun& run, const SourceRun& last) {
+bool SourceBlock::take(const SourceRun& run, const SourceRun& last, Count farthest) {
     if (run.kind != first.kind || run.transposed != first.transposed || run.inner != first.inner ||
         run.outer != last.outer + 1)
         return false;
     const Count longer = run.length - last.length, further = run.source - last.source;
+    if (further > farthest || further < -farthest) return false;
     if (rows > 1 && longer != dlen) return false;
     if (rows > 2 && further != step + (rows - 1) * dstep) return false;
     if (rows == 1) dlen = longer, step = further;
@@ -36,9 +37,12 @@ std::vector<SourceBlock>& BlockFinder::find(std::vector<Contribution>& contribut
         return std::tie(x.kind, x.transposed, x.inner, x.source, x.outer) <
                std::tie(y.kind, y.transposed, y.inner, y.source, y.outer);
     });
+    // Sources of one function lie side by side. Farther apart are sources of two functions, whose distance is another in
+    // every front: fronts that look alike would not share their shape.
+    const Count farthest = static_cast<Count>(contributions.size());
     blocks_.clear();
     for (std::size_t k = 0; k < runs_.size(); ++k)
-        if (blocks_.empty() || !blocks_.back().take(runs_[k], runs_[k - 1])) blocks_.push_back({runs_[k]});
+        if (blocks_.empty() || !blocks_.back().take(runs_[k], runs_[k - 1], farthest)) blocks_.push_back({runs_[k]});
     return blocks_;
 }
 

@@ -32,8 +32,9 @@ struct SourceBlock {
     SourceRun first;
     Count rows = 1, dlen = 0, step = 0, dstep = 0;
 
-    // Take the next run if it stands right below `last` and keeps the rule; the second and the third run set the rule.
-    bool take(const SourceRun& run, const SourceRun& last);
+    // Take the next run if it stands right below `last`, is no farther from `last` than `farthest` among the sources, and
+    // keeps the rule; the second and the third run set the rule.
+    bool take(const SourceRun& run, const SourceRun& last, Count farthest);
     plan_format::Block record() const;
 };
 

@@ -7,21 +7,26 @@
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
-// Call visit(row, col, value) for every number of a block.
-template <class T, class Visit>
-GNEWT_INLINE void for_each(const Block& k, const T* src, Visit visit) {
-    int64_t step = k.step, len = k.len;
+// Call visit(row, col, offset) for every number of a block: where it goes, and where it is, counted from the first.
+template <class Visit>
+GNEWT_INLINE void for_places(const Block& k, Visit visit) {
+    int64_t at = 0, step = k.step, len = k.len;
     for (int32_t i = 0; i < k.rows; ++i) {
         for (int64_t j = 0; j < len; ++j) {
             if (k.transposed)
-                visit(k.row + j, k.col + i, src[j]);
+                visit(k.row + j, k.col + i, at + j);
             else
-                visit(k.row + i, k.col + j, src[j]);
+                visit(k.row + i, k.col + j, at + j);
         }
-        src += step;
+        at += step;
         step += k.dstep;
         len += k.dlen;
     }
+}
+// Call visit(row, col, value) for every number of a block.
+template <class T, class Visit>
+GNEWT_INLINE void for_each(const Block& k, const T* src, Visit visit) {
+    for_places(k, [&](int64_t i, int64_t j, int64_t at) GNEWT_LAMBDA { visit(i, j, src[at]); });
 }
 
 // Offset of row i of a block, and its length.

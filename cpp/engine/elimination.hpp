@@ -96,7 +96,7 @@ private:
     // Eliminate all fronts; `quickly`: by the quick form where nothing is in doubt, up to the first row that is lost.
     Status ascend(bool quickly) {
         while (course_.next < course_.plan.num_fronts()) {
-            if (quickly && quick_.ascend()) break;
+            if (quickly ? quick_.ascend() : course_.plan.causal() && quick_.ascend_noisy()) break;
             if (quickly && course_.lost) return kOk;
             const Status status = careful_.eliminate();
             if (status != kOk || (quickly && course_.lost)) return status;

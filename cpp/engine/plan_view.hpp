@@ -40,6 +40,11 @@ struct PlanView {
     const int32_t* slots() const { return data + data[kSlotsAt]; }
     const int32_t* sources() const { return data + data[kSourcesAt]; }
 
+    // Lines of fronts, ascending, and the strides that LineRecord counts from.
+    int32_t num_lines() const { return data[kNumLines]; }
+    const LineRecord* lines() const { return reinterpret_cast<const LineRecord*>(data + data[kLinesAt]); }
+    const int32_t* strides() const { return data + data[kStridesAt]; }
+
     Front front(int64_t i) const {
         const FrontRecord& f = fronts()[i];
         const int32_t* s = data + data[kShapesAt] + f.shape;

@@ -9,6 +9,7 @@
 #include "chain.hpp"
 #include "course.hpp"
 #include "ldl.hpp"
+#include "lines.hpp"
 #include "load.hpp"
 #include "packed.hpp"
 #include "prefetch.hpp"
@@ -38,7 +39,7 @@ struct QuickParts {
 template <class T>
 class Quick {
 public:
-    explicit Quick(Course<T>& course) : course_(course), call_(course.call), plan_(course.plan) {}
+    explicit Quick(Course<T>& course) : course_(course), call_(course.call), plan_(course.plan), lines_(course) {}
 
     bool reserve() {
         const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest];
@@ -60,10 +61,12 @@ public:
             for (int32_t k = 1; k <= front.num_children; ++k)
                 if (course_.waiting[course_.num_waiting - k].delayed) return false;
             bool good = true;
-            if (!as_stages(f, front.shape, [&](const auto& stage) {
-                    clear(front.shape, false);
-                    good = eliminate_chain(course_, stage, work_.data(), saved_.data());
-                })) {
+            if (!as_stages(f, front.shape,
+                           [&](const auto& stage) {
+                               clear(front.shape, false);
+                               good = eliminate_chain(course_, stage, work_.data(), saved_.data());
+                           }) &&
+                !lines_.template ascend<false>(good)) {
                 ask_for_sources(f + 1, false);
                 good = eliminate(f, front);
                 if (good) course_.gather(f), ++f, course_.factor += rows_of_l(front.shape);
@@ -71,6 +74,17 @@ public:
             if (!good) return false;
         }
         return true;
+    }
+
+    // Eliminate lines of fronts, if the next front is in one, with noise followed as the careful form does: up to the
+    // first front that is in no line, or is in doubt. Whether there was none.
+    bool ascend_noisy() {
+        bool good = true;
+        while (good && course_.next < plan_.num_fronts()) {
+            if (course_.num_waiting && course_.waiting[course_.num_waiting - 1].delayed) return false;
+            if (!lines_.template ascend<true>(good)) return false;
+        }
+        return good;
     }
 
     // Solutions from the roots down, where all fronts are done.
@@ -89,6 +103,9 @@ public:
                            clear(front.shape, false);
                            f = descend_chain(course_, stage, f, int32_t(record.front), factor, work_.data());
                        })) {
+                continue;
+            } else if (const int32_t before = lines_.descend(f, int32_t(record.front), factor); before < f) {
+                f = before;
                 continue;
             } else {
                 ask_for_sources(f - 1, true);
@@ -390,6 +407,7 @@ private:
     Course<T>& course_;
     const Call<T>& call_;
     const PlanView& plan_;
+    Lines<T> lines_;
     Ahead<T> ahead_;
     int32_t asked_shape_ = -1, no_stage_ = -1;
     bool asked_back_ = false;

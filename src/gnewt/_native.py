@@ -44,6 +44,11 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         _int,
         [_int, _int64, _i64, _i32, _i64, _int64, _i64, _i32, _int64, _out32, _count, _int64],
     ),
+    "gnewt_approximate_order": (
+        _int,
+        [_int64, _i64, _i32, _i64, _int64, _i64, _i32, _i32, _out32, _count, _int64, _int64],
+    ),
+    "gnewt_dissect": (_int, [_int64, _i64, _i32, _i64, _out32, _int64]),
     "gnewt_tree_make": (
         _int,
         [_int64, _i64, _i32, _int64, _i32, _int64, _i32, _int64, ctypes.POINTER(_pointer), _count, _count],
@@ -164,6 +169,48 @@ def greedy_order(
     )
     _check_status(status)
     return None if tail.value < 0 else (order, tail.value)
+
+
+def approximate_order(
+    ptr: np.ndarray,
+    idx: np.ndarray,
+    sizes: np.ndarray,
+    reads: tuple[np.ndarray, np.ndarray] | None,
+    stage: np.ndarray,
+    most: int,
+    patience: int,
+) -> tuple[np.ndarray, int] | None:
+    """Return the order of `plan.approximate.approximate_degree` and its tail; None beyond `most` flops."""
+    assert LIBRARY is not None
+    num = len(ptr) - 1
+    order, tail = np.empty(num, np.int32), ctypes.c_int64()
+    reads_ptr, reads_idx = (np.zeros(1, np.int64), np.zeros(0, np.int32)) if reads is None else reads
+    _check_ends(ptr, idx)
+    _check_ends(reads_ptr, reads_idx)
+    for array in (sizes, stage):
+        _check_length(array, num)
+    readers = (len(reads_ptr) - 1, reads_ptr, reads_idx)
+    status = LIBRARY.gnewt_approximate_order(
+        num, ptr, idx, sizes, *readers, stage, order, tail, most, patience
+    )
+    _check_status(status)
+    return None if tail.value < 0 else (order, tail.value)
+
+
+def dissect(
+    ptr: np.ndarray, idx: np.ndarray, sizes: np.ndarray, stage: np.ndarray, most: int
+) -> np.ndarray | None:
+    """Return the stages of `plan.dissection.dissect`; None beyond `most` flops."""
+    assert LIBRARY is not None
+    num, stage = len(ptr) - 1, stage.copy()
+    _check_ends(ptr, idx)
+    for array in (sizes, stage):
+        _check_length(array, num)
+    status = LIBRARY.gnewt_dissect(num, ptr, idx, sizes, stage, most)
+    if status == PlannerStatus.OVER_LIMIT:
+        return None
+    _check_status(status)
+    return stage
 
 
 def decompose(

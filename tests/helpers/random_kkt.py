@@ -90,6 +90,48 @@ def random_chain(seed: int) -> Structure:
     return Structure(tuple(families), inputs, inputs + stages * nx, None, (), ())
 
 
+def random_line(seed: int) -> Structure:
+    """Stages that look alike, with sparse derivatives: several functions a stage, shared inputs, states that are read two
+    stages later, now and then a stage with other patterns. Sources stand stage by stage, or function by function.
+    """
+    rng = np.random.default_rng(seed)
+    stages, nx, nu = int(rng.integers(8, 31)), int(rng.integers(1, 6)), int(rng.integers(1, 4))
+    shared = int(rng.choice([0, 0, 1, 3]))
+    inputs = stages * nu + shared
+    u = np.arange(stages * nu, dtype=np.int32).reshape(stages, nu)
+    common = np.arange(stages * nu, inputs, dtype=np.int32)
+    x = inputs + np.arange(stages * nx, dtype=np.int32).reshape(stages, nx)
+    memory, losses = 1 + int(rng.random() < 0.3), int(rng.integers(1, 3))
+    k = memory * nx + nu + shared
+
+    def patterns() -> tuple[np.ndarray, ...]:
+        share = rng.choice([0.3, 0.6, 1.0])
+        bent, costs = (
+            rng.random((k, k)) < rng.choice([0.0, 0.3]),
+            rng.random((losses, nx + nu, nx + nu)) < share,
+        )
+        costs |= np.eye(nx + nu, dtype=bool) & (rng.random(nx + nu) < 0.8)
+        return rng.random((nx, k)) < share, bent | bent.T, costs | costs.transpose(0, 2, 1)
+
+    usual, odd = patterns(), int(rng.integers(1, stages))
+    per_stage: list[list[Family]] = []
+    for t in range(stages):
+        jac, bent, costs = patterns() if t == odd and rng.random() < 0.5 else usual
+        before = [x[t - 1 - m] for m in range(min(memory, t))]
+        args = np.concatenate([*before, u[t], common])
+        if len(before) < memory:  # the first stages read less
+            jac, bent = jac[:, k - len(args) :], bent[k - len(args) :, k - len(args) :]
+        families = [Family(_nothing, args[None], x[t][None], (), jac, bent)]
+        names = np.concatenate([x[t], u[t]])[None]
+        families += [Family(_nothing, names, None, (), np.ones((1, nx + nu), bool), cost) for cost in costs]
+        per_stage.append(families)
+    if rng.random() < 0.5:
+        every = [family for families in per_stage for family in families]
+    else:
+        every = [families[i] for i in range(1 + losses) for families in per_stage]
+    return Structure(tuple(every), inputs, inputs + stages * nx, None, (), ())
+
+
 def random_sources(structure: Structure, kind: str, rng: np.random.Generator) -> np.ndarray:
     """Local derivatives in the order of the vector of sources (graph/plan.py)."""
     unit = np.ones(structure.num_slots)

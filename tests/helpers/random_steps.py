@@ -176,11 +176,15 @@ def _scatter(d: Draft) -> Step:
     unique = how in ("set", "mul") or d.chance(0.4)
 
     def run(v: Sequence[Any]) -> Any:
-        at = jnp.asarray([index[0], (index[0] + 1 + index[1]) % (n + 2)]) if unique else jnp.asarray(index)
+        other = (index[0] + 1 + index[1] % (n + 1)) % (n + 2)
+        at = jnp.asarray([index[0], other]) if unique else jnp.asarray(index)
         if traced:
             at = at + jnp.ravel(v[i])[0].astype(int)
         if unique and mode == "clip":
             at = at[:1]
+        if how in ("min", "max") and mode == "clip":
+            # JAX's derivatives are wrong there: a clipped index selects another element than the value does.
+            at = jnp.clip(at, 0, n - 1)
         update = fit(v[c], at.shape).astype(v[b].dtype)
         return getattr(v[b].at[at], how)(update, mode=mode, unique_indices=unique)
 

@@ -12,7 +12,15 @@ from gnewt.kkt.engines.native import engine as native
 from gnewt.kkt.engines.native.packing import lay_out_native
 from gnewt.plan import make_plan
 from helpers.native_call import Outcome, run
-from helpers.random_kkt import KINDS, Dense, dense, random_chain, random_sources, random_structure
+from helpers.random_kkt import (
+    KINDS,
+    Dense,
+    dense,
+    random_chain,
+    random_line,
+    random_sources,
+    random_structure,
+)
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native library is not built")
 
@@ -21,10 +29,15 @@ REGULAR, SINGULAR = 1e-9, 1e-16
 """Pivots in natural units (1 = no cancellation): above the one a problem is regular, below the other singular."""
 
 
-def check(number: int, make: Callable[[int], Structure] = random_structure) -> list[str]:
+def check(
+    number: int,
+    make: Callable[[int], Structure] = random_structure,
+    orders: list[str] = ORDERS,
+    most_columns: int = 8,
+) -> list[str]:
     """Check graph `number` with two sorts of numbers; return what these problems were."""
     structure = make(number)
-    order = ORDERS[number % len(ORDERS)]
+    order = orders[number % len(orders)]
     plan = make_plan(structure, order)
     outcomes = []
     for kind in (KINDS[number // 5 % len(KINDS)], KINDS[(number // 5 + 4) % len(KINDS)]):
@@ -33,7 +46,7 @@ def check(number: int, make: Callable[[int], Structure] = random_structure) -> l
         shift = float(rng.choice([0.0, 0.0, 0.3]) if kind in ("normal", "bilinear") else 0.0)
         layout = lay_out_native(plan, len(sources))
         exact = dense(structure, sources, shift)
-        b = rng.normal(size=(plan.num_inputs, int(rng.integers(1, 9)))) / exact.unit[:, None]
+        b = rng.normal(size=(plan.num_inputs, int(rng.integers(1, most_columns + 1)))) / exact.unit[:, None]
         got = run(layout, sources, shift, b)
         where = f"graph {number}, {order}, {kind}, shift {shift}"
         outcomes.append(judge(where, exact, got, b))
@@ -128,3 +141,24 @@ def test_random_chains():
 @pytest.mark.parametrize("block", range(1, 10))
 def test_a_thousand_random_chains(block):
     check_chains(range(100 * block, 100 * (block + 1)))
+
+
+def check_lines(numbers: range) -> None:
+    outcomes = Counter(
+        o for n in numbers for o in check(n, random_line, ["causal_min_degree", "reverse_time"], 1)
+    )
+    assert outcomes["regular"] > 0.8 * len(numbers), outcomes
+    assert outcomes["singular"] > len(numbers) // 4, outcomes
+    assert outcomes["false alarm"] + outcomes["missed"] <= len(numbers) // 50, outcomes
+    assert outcomes["wrong rank"] <= len(numbers) // 20, outcomes
+
+
+def test_random_lines():
+    """Chains with sparse derivatives and shared inputs: fronts that look alike are eliminated in one loop."""
+    check_lines(range(40))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(1, 10))
+def test_a_thousand_random_lines(block):
+    check_lines(range(100 * block, 100 * (block + 1)))

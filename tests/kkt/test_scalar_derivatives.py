@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from gnewt.graph import Family
+from gnewt.jaxprs import flatten_jaxpr, fold_program
+from gnewt.jaxprs.flatten import VALUE_CALLS
+from gnewt.jaxprs.twins import twin_of
 from gnewt.kkt.derivatives.interpreted import Interpreted, interpret
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.local import Written
@@ -124,6 +127,25 @@ def test_the_machine_maps_over_batches_and_passes_nan_on():
     batch = jnp.stack([x, 2 * x, x - 1])
     np.testing.assert_array_equal(jax.jit(jax.vmap(hessian))(batch), jnp.stack([hessian(b) for b in batch]))
     assert np.isnan(hessian(x)[:, 3]).any() and np.isfinite(hessian(x)[:, 4]).all()
+
+
+@pytest.mark.skipif(not available(), reason="no library")
+@pytest.mark.parametrize("mapped", [False, True])
+def test_numpy_runs_what_the_machine_runs(mapped):
+    def derivatives(x):
+        parts = [local(fn, x, True, True) for fn in LOSSES]
+        return [(part.values(), part.jacobian().rows, part.hessian(None)) for part in parts]
+
+    function, x = derivatives, points("float64")
+    if mapped:
+        function, x = jax.vmap(derivatives), jnp.stack([x[:20], x[:20] + 0.1])
+    hoisted = []
+    program = flatten_jaxpr(jax.make_jaxpr(function)(x), hoisted, VALUE_CALLS)
+    calls = [i for i in program.instrs if i.prim == "ffi_call"]
+    assert len(calls) == len(LOSSES) and all(twin_of(i) is not None for i in calls)
+    found = fold_program(program, [x], hoisted)
+    for ours, theirs in zip(found, jax.tree_util.tree_leaves(jax.jit(function)(x)), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-11 * np.abs(theirs).max())
 
 
 def test_operations_are_numbered_as_in_the_library():

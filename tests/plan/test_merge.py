@@ -13,9 +13,10 @@ from gnewt import _native
 from gnewt.graph import check_plan
 from gnewt.kkt import factorize
 from gnewt.plan import KKTGraph, Order, check_tree, kkt_graph, make_plan, merge, min_degree
+from gnewt.plan.dissection import nested_dissection
 from gnewt.plan.fronts import split_tree
 from gnewt.plan.merge import MODEL, Merger, TimeModel, describe_bags, merge_fronts
-from gnewt.plan.orderings import is_causal, nested_dissection, reverse_time
+from gnewt.plan.orderings import is_causal, reverse_time
 from helpers.random_graphs import random_graph
 from plan.graphs import GRAPHS, random_kkt
 

@@ -86,7 +86,48 @@ def symmetric_eigenvectors(x: Array) -> Array:
     return jnp.sum(values**3) + jnp.sum(vectors**4) + 3 * jnp.sum(x**2)
 
 
+@jax.custom_vjp
+def scaled_sine(x: Array, scale: Array) -> Array:
+    return jnp.sin(x) * scale
+
+
+scaled_sine.defvjp(
+    lambda x, scale: (jnp.sin(x) * scale, (x, scale)),
+    lambda kept, t: (t * jnp.cos(kept[0]) * kept[1], jnp.sum(t * jnp.sin(kept[0]))),
+)
+
+
+def own_reverse_rule_in_a_branch(x: Array) -> Array:
+    """The predicate is a column of the call, and no number with a tangent."""
+    low = lax.switch(
+        jnp.argmax(x[:3]), [jnp.sin, lambda v: scaled_sine(v, v[1]), lambda v: scaled_sine(v, v[0] * v[2])], x
+    )
+
+    def step(s: Array, a: Array) -> tuple[Array, Array]:
+        s = lax.cond(s > a, lambda v: scaled_sine(v, a), lambda v: 0.5 * v + a, s)
+        return s, s**2
+
+    return jnp.sum(low**2) + lax.scan(step, x[0], x)[1].sum() + jnp.sum(x**2)
+
+
+def scattered_extremes(x: Array) -> Array:
+    high = (x**2).at[jnp.array([0, 2, 2])].max(jnp.sin(x[1:]))
+    low = jnp.cos(x).at[jnp.array([3, 9, 1])].min(x[:3] * x[1], mode="drop")
+    moved = x.at[jnp.argmax(x) - jnp.array([0, 1])].max(x[:2] + x[2:] * x[0])
+    return jnp.sum(high * low) + jnp.sum(moved**2) + jnp.sum(x**2)
+
+
+def indices_from_transforms(x: Array) -> Array:
+    """Booleans of a region that makes complex numbers stay inside, or are made outside."""
+    y = jnp.fft.irfft(jnp.fft.rfft(x) * (1 + 0.5j), 4)
+    chosen = jnp.take(y, (y > 0.1).astype(int) % 4)
+    return jnp.sum(chosen**2) + jnp.imag(lax.complex(y, x) * 1j).sum() ** 2 + jnp.sum(x**2)
+
+
 PROGRAMS = (
+    own_reverse_rule_in_a_branch,
+    scattered_extremes,
+    indices_from_transforms,
     chosen_by_conditions,
     detached_in_a_nested_loop,
     ordered_in_a_loop,
@@ -103,6 +144,25 @@ def test_steps_are_exact_inside_jit(f: Callable[[Array], Array]) -> None:
     step = jax.jit(gnewt.newton_step(f))(x)
     h, g = np.asarray(jax.hessian(f)(x)), np.asarray(jax.grad(f)(x))
     assert backward_error((h + h.T) / 2, np.asarray(step), g) < 1e-11
+
+
+@pytest.mark.parametrize("how", ["max", "min"])
+def test_scattered_extremes_at_clipped_indices(how: str) -> None:
+    """JAX's derivatives are wrong there, in forward mode or in reverse; so the oracle is the same function without a scatter."""
+
+    def f(x: Array) -> Array:
+        y = getattr(jnp.sin(x).at[jnp.array([3, 5])], how)(x[:2] ** 2, mode="clip")
+        return jnp.sum(y**2) + jnp.sum(x**2)
+
+    def by_hand(x: Array) -> Array:
+        last = getattr(jnp, how)(jnp.stack([jnp.sin(x[3]), x[0] ** 2, x[1] ** 2]))
+        return jnp.sum(jnp.sin(x[:3]) ** 2) + last**2 + jnp.sum(x**2)
+
+    x = jnp.array([0.5, -1.5, 0.8, 1.0])
+    assert np.isclose(f(x), by_hand(x))
+    # Inside jit nothing is compared with JAX's derivatives, and nothing is refined by them.
+    found = jax.jit(gnewt.newton_step(f, check=False))(x)
+    np.testing.assert_allclose(found, jax.jit(gnewt.newton_step(by_hand))(x), rtol=1e-10)
 
 
 def test_steps_are_exact_on_the_host() -> None:

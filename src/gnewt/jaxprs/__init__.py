@@ -12,7 +12,7 @@ from gnewt.jaxprs.flatten import (
     trace_jaxpr,
 )
 from gnewt.jaxprs.keys import literal_key, program_key, same_operand, value_key
-from gnewt.jaxprs.numpy_run import count_operations, count_trips, fold_program
+from gnewt.jaxprs.numpy_run import NumpyProgram, as_known, count_operations, count_trips, fold_program
 from gnewt.jaxprs.plain import plain_jaxpr
 from gnewt.jaxprs.program import (
     Instr,
@@ -27,14 +27,17 @@ from gnewt.jaxprs.program import (
 )
 from gnewt.jaxprs.replay import bind_instr, bind_scalars, run_program
 from gnewt.jaxprs.specs import ScanSpec, WhileSpec, scan_spec, while_spec
+from gnewt.jaxprs.sweep import sweep_derivatives
 
 __all__ = [
     "Instr",
     "Lit",
+    "NumpyProgram",
     "Operand",
     "Program",
     "ScanSpec",
     "WhileSpec",
+    "as_known",
     "bind_instr",
     "bind_scalars",
     "count_operations",
@@ -53,6 +56,7 @@ __all__ = [
     "scan_spec",
     "shape_of",
     "size_of",
+    "sweep_derivatives",
     "trace_jaxpr",
     "value_key",
     "variables",

@@ -18,7 +18,7 @@ from gnewt.jaxprs.program import Instr, Lit, Operand, Program
 
 CALLS = frozenset({"jit", "closed_call", "core_call", "remat"})
 """Calls that mean nothing but their body."""
-VALUE_CALLS = CALLS | {"custom_jvp_call"}
+VALUE_CALLS = CALLS | {"custom_jvp_call", "custom_vjp_call"}
 """Calls whose values are those of their body: for programs that are not differentiated any more."""
 
 

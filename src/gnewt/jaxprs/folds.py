@@ -89,13 +89,15 @@ def accumulate(function: np.ufunc, instr: Instr, x: np.ndarray) -> np.ndarray:
     return function.accumulate(x, axis, dtype=x.dtype)
 
 
-def scatter_add(instr: Instr, array: np.ndarray, index: np.ndarray, updates: np.ndarray) -> np.ndarray:
-    """scatter-add."""
+def scatter_with(
+    function: np.ufunc, instr: Instr, array: np.ndarray, index: np.ndarray, updates: np.ndarray
+) -> np.ndarray:
+    """scatter-add, scatter-mul, scatter-sub."""
     array, places, updates = indices.join_batch([array, indices.scatter_index(instr, index), updates])
     lead = len(array)
     out = np.array(array).reshape(lead, -1)
     for row, at, new in zip(out, places.reshape(lead, -1), updates.reshape(lead, -1), strict=True):
-        np.add.at(row, at[at >= 0], new[at >= 0])
+        function.at(row, at[at >= 0], new[at >= 0])
     return out.reshape(array.shape)
 
 

@@ -14,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from gnewt.jaxprs.compat import Numeric
+from gnewt.jaxprs.flatten import VALUE_CALLS, flatten_jaxpr
 from gnewt.jaxprs.primitives import primitive
 from gnewt.jaxprs.program import Instr, Lit, Operand, Program, size_of
 from gnewt.jaxprs.replay import bind_instr
 from gnewt.jaxprs.specs import WhileSpec, scan_spec
+from gnewt.jaxprs.twins import twin_of
 
 Known: TypeAlias = np.ndarray | jax.Array
 """A known number or array; only JAX has keys of random generators."""
@@ -36,6 +38,8 @@ def count_operations(program: Program, times: int = 1) -> int:
             total += count_operations(instr.bodies[0], times * int(instr.params["length"]))
         elif instr.bodies and instr.prim != "while":
             total += max(count_operations(body, times) for body in instr.bodies)
+        elif instr.prim == "custom_linear_solve":
+            total += count_operations(_solution(instr, [])[0], times)
         else:
             total += times if _by_numpy(instr) is not None else _COMPILE + times * _DISPATCH
     return total
@@ -45,21 +49,28 @@ def fold_program(
     program: Program, args: Sequence[Numeric], hoisted: Sequence[Numeric] | Mapping[int, Numeric] = ()
 ) -> list[Known]:
     """Evaluate a program on known numbers; `hoisted` holds its captured constants by position."""
-    with np.errstate(all="ignore"):
-        return _Runner(hoisted).run(program, [_known(a) for a in args])
+    return NumpyProgram(program, hoisted).run([as_known(a) for a in args])
 
 
-def program_runner(
-    program: Program, hoisted: Mapping[int, Numeric]
-) -> Callable[[Sequence[Known]], list[Known]]:
-    """Return a program as a function that NumPy runs, for many calls."""
-    runner = _Runner(hoisted)
+class NumpyProgram:
+    """A program that NumPy can run again and again."""
 
-    def run(args: Sequence[Known]) -> list[Known]:
+    def __init__(self, program: Program, hoisted: Sequence[Numeric] | Mapping[int, Numeric] = ()) -> None:
+        self._program, self._runner = program, _Runner(hoisted)
+
+    def run(self, args: Sequence[Known]) -> list[Known]:
+        """Evaluate the program."""
         with np.errstate(all="ignore"):
-            return runner.run(program, args)
+            return self._runner.run(self._program, args)
 
-    return run
+    def apply(self, instr: Instr) -> Apply:
+        """Return a function that applies one of its equations."""
+        return self._runner.apply(instr)
+
+
+def apply_of(instr: Instr) -> Apply:
+    """Return a function that applies an equation without captured constants to known numbers."""
+    return _Runner(()).apply(instr)
 
 
 def count_trips(
@@ -94,14 +105,14 @@ class _Runner:
 
     def __init__(self, hoisted: Sequence[Numeric] | Mapping[int, Numeric]) -> None:
         items = hoisted.items() if isinstance(hoisted, Mapping) else enumerate(hoisted)
-        self._hoisted = {at: _known(value) for at, value in items}
+        self._hoisted = {at: as_known(value) for at, value in items}
         self._steps: dict[int, list[tuple[Apply, list[int | np.ndarray], list[int]]]] = {}
         """By the identity of a program: for each equation what to do, its operands, and its outputs."""
 
     def run(self, program: Program, args: Sequence[Known]) -> list[Known]:
         if id(program) not in self._steps:
             self._steps[id(program)] = [
-                (self._apply(i), [_operand(v) for v in i.ins], i.outs) for i in program.instrs
+                (self.apply(i), [_operand(v) for v in i.ins], i.outs) for i in program.instrs
             ]
         env: dict[int, Known] = dict(zip(program.ins, args, strict=True))
         env.update((var, self._hoisted[at]) for var, at in program.consts)
@@ -111,7 +122,8 @@ class _Runner:
         ends = [_operand(v) for v in program.outs]
         return [env[v] if isinstance(v, int) else v for v in ends]
 
-    def _apply(self, instr: Instr) -> Apply:
+    def apply(self, instr: Instr) -> Apply:
+        """What to do for an equation."""
         if any(jnp.issubdtype(a.dtype, jax.dtypes.extended) for a in (*instr.in_avals, *instr.out_avals)):
             return _by_jax(instr)
         if instr.prim == "scan":
@@ -121,6 +133,11 @@ class _Runner:
         if instr.region is not None:
             region = instr.region
             return lambda values: self.run(region, values)
+        if instr.prim == "custom_linear_solve":
+            hoisted: list[Numeric] = []
+            body, places = _solution(instr, hoisted)
+            inner = _Runner(hoisted)
+            return lambda values: inner.run(body, [values[i] for i in places])
         return _by_numpy(instr) or _by_jax(instr)
 
     def _scan(self, instr: Instr) -> Apply:
@@ -152,18 +169,38 @@ class _Runner:
         return cond
 
 
+def _solution(instr: Instr, hoisted: list[Numeric]) -> tuple[Program, list[int]]:
+    """What computes the value of a linear solve, and its operands: constants, and the right-hand side."""
+    lengths = instr.params["const_lengths"]
+    first = lengths.matvec + lengths.vecmat
+    places = [*range(first, first + lengths.solve), *range(sum(lengths), len(instr.ins))]
+    return flatten_jaxpr(instr.params["jaxprs"].solve, hoisted, VALUE_CALLS), places
+
+
 def _by_numpy(instr: Instr) -> Apply | None:
     """The equation in NumPy, or None where NumPy cannot."""
     known, dtypes = primitive(instr.prim), [a.dtype for a in instr.out_avals]
+    if all(a.dtype == jax.dtypes.float0 or size_of(a.shape) == 0 for a in instr.out_avals):
+        # Empty arrays, and tangents of integers, which hold nothing either.
+        nothing: list[Known] = [np.zeros(a.shape, a.dtype) for a in instr.out_avals]
+        return lambda values: nothing
     if known.move is not None:
         move = known.move
         return lambda values: [m[0] for m in move(instr, *[v[None] for v in values])]
-    if not instr.ins or any(size_of(a.shape) == 0 for a in instr.in_avals):
+    if any(size_of(a.shape) == 0 for a in instr.in_avals):
         return None
+    twin = twin_of(instr)
+    if twin is not None:
+
+        def apply(values: list[Known]) -> list[Known]:
+            found = twin(instr, [np.asarray(v) for v in values])
+            return [np.asarray(v, d) for v, d in zip(found, dtypes, strict=True)]
+
+        return apply
     if known.fold is not None:
         fold = known.fold
         return lambda values: [np.asarray(fold(instr, *[v[None] for v in values])[0], dtypes[0])]
-    if known.numpy is None or any(np.dtype(a.dtype).kind == "V" for a in instr.in_avals):
+    if known.numpy is None or not instr.ins or any(np.dtype(a.dtype).kind == "V" for a in instr.in_avals):
         return None
     function = known.numpy
 
@@ -177,7 +214,7 @@ def _by_numpy(instr: Instr) -> Apply | None:
 def _by_jax(instr: Instr) -> Apply:
     def apply(values: list[Known]) -> list[Known]:
         with jax.ensure_compile_time_eval():  # also where a program is run inside jit
-            return [_known(out) for out in bind_instr(instr, values)]
+            return [as_known(out) for out in bind_instr(instr, values)]
 
     return apply
 
@@ -187,7 +224,7 @@ def _operand(v: Operand) -> int | np.ndarray:
     return np.asarray(v.value, v.dtype) if isinstance(v, Lit) else v
 
 
-def _known(value: Numeric) -> Known:
+def as_known(value: Numeric) -> Known:
     """Return a value as a NumPy array, unless it is of a type that only JAX has."""
     extended = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended)
     return value if extended else np.asarray(value)  # type: ignore[return-value]

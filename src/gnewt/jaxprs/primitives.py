@@ -82,6 +82,11 @@ def _running(function: np.ufunc, **known: object) -> Primitive:
     return Primitive(fold=functools.partial(folds.accumulate, function), **known)  # type: ignore[arg-type]
 
 
+def _scattered(function: np.ufunc, curvature: Curvature = "all") -> Primitive:
+    fold = functools.partial(folds.scatter_with, function)
+    return Primitive(indices=(1, 2), fold=fold, curvature=curvature)
+
+
 def _inverse_root(x: np.ndarray) -> np.ndarray:
     return 1 / np.sqrt(x)
 
@@ -202,8 +207,11 @@ PRIMITIVES: dict[str, Primitive] = {
     "dynamic_slice": Primitive(takes=True, indices=(1, None), fold=folds.dynamic_slice),
     "dynamic_update_slice": Primitive(indices=(2, None), fold=folds.dynamic_update_slice),
     "scatter": Primitive(indices=(1, 2), fold=folds.scatter),
-    "scatter-add": Primitive(indices=(1, 2), fold=folds.scatter_add),
-    **dict.fromkeys(("scatter-sub", "scatter-mul"), Primitive(indices=(1, 2))),
+    "scatter-add": _scattered(np.add),
+    "scatter-sub": _scattered(np.subtract),
+    "scatter-mul": _scattered(np.multiply),
+    "scatter-max": _scattered(np.maximum, "none"),
+    "scatter-min": _scattered(np.minimum, "none"),
     # Functions with derivatives of their own, or with none
     "custom_jvp_call": Primitive(own_rule=True),
     "custom_vjp_call": Primitive(own_rule=True, twice=False),

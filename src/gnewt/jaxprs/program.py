@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TypeAlias
 
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 
 from gnewt.jaxprs.compat import Aval, Equation, Numeric, Params, where_of_equation
@@ -92,7 +92,7 @@ def is_float(dtype: DTypeLike) -> bool:
 
 def size_of(shape: Iterable[int]) -> int:
     """Return how many scalars an array of this shape has."""
-    return int(np.prod(tuple(shape), dtype=np.int64))
+    return math.prod(map(int, shape))
 
 
 def where_of(place: Instr | Equation | None) -> str:

@@ -10,7 +10,6 @@ import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TypeAlias
 
 import jax
 import numpy as np
@@ -18,7 +17,7 @@ import numpy as np
 from gnewt._errors import AccuracyWarning, InternalError, PerformanceNotice, UncheckedWarning, explain_error
 from gnewt._typing import PyTree
 from gnewt.graph import Structure
-from gnewt.jaxprs import count_operations, flatten_jaxpr, fold_program
+from gnewt.jaxprs import NumpyProgram, as_known, count_operations, flatten_jaxpr
 from gnewt.jaxprs.compat import Numeric
 from gnewt.jaxprs.flatten import VALUE_CALLS
 from gnewt.kkt import LocalModels, lifted_product
@@ -44,8 +43,15 @@ _ENOUGH = 3
 """Points with finite derivatives that are compared where the function has branches; else one."""
 
 
-_Once: TypeAlias = dict[jax.stages.Wrapped, jax.stages.Compiled] | None
-"""What one check inside jit has compiled for itself; None on the host."""
+@dataclasses.dataclass(frozen=True)
+class _Made:
+    """What one check has made to run functions at its points."""
+
+    inside: bool
+    """Inside jit, where what is compiled serves for nothing else."""
+    compiled: dict[jax.stages.Wrapped, jax.stages.Compiled] = dataclasses.field(default_factory=dict)
+    programs: dict[jax.stages.Wrapped, NumpyProgram | None] = dataclasses.field(default_factory=dict)
+    """For NumPy; None where loops are too long for that."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,12 +129,12 @@ def _first_difference(point: Point, system: System, models: LocalModels | None) 
     done = point.structure.memo("checked", lambda: set[str]())
     if system.curvature in done:
         return None
-    once: _Once = {} if point.is_traced else None
+    made = _Made(point.is_traced)
     compared, wanted = 0, _ENOUGH if point.entry is not None and point.entry.has_branches else 1
     for at in check_points(point):
         given, models = models, None
         ours = None if given is None else jax.tree_util.tree_leaves(given)
-        difference = _difference(at, system, ours, once)
+        difference = _difference(at, system, ours, made)
         if isinstance(difference, _Difference):
             return difference
         compared += difference
@@ -146,15 +152,15 @@ def _first_difference(point: Point, system: System, models: LocalModels | None) 
 
 
 def _difference(
-    point: Point, system: System, given: Sequence[Numeric] | None, once: _Once
+    point: Point, system: System, given: Sequence[Numeric] | None, made: _Made
 ) -> _Difference | bool:
     """What differs at a point; else whether there was anything to compare."""
     structure = system.structure
     rng = np.random.default_rng(0)
     v = rng.choice([-1.0, 1.0], structure.num_inputs) * rng.uniform(0.5, 1.0, structure.num_inputs)
     try:
-        theirs = _derivatives(system, point, v.astype(structure.dtype), once)
-        ours = _models(system, point, once) if given is None else given
+        theirs = _derivatives(system, point, v.astype(structure.dtype), made)
+        ours = _models(system, point, made) if given is None else given
     except jax.errors.JaxRuntimeError:  # a callback that refuses random numbers
         return False
     value, gradient, curved = (np.atleast_1d(np.asarray(t, np.float64)) for t in theirs)
@@ -181,60 +187,50 @@ def _difference(
     return True if worst is None else worst
 
 
-def _derivatives(system: System, point: Point, v: np.ndarray, once: _Once) -> Sequence[Numeric]:
-    """(f, g, H·v) of the function itself.
-
-    Args:
-        once: None on the host, where the compiled product serves for residuals later. Inside jit it would serve for nothing.
-    """
+def _derivatives(system: System, point: Point, v: np.ndarray, made: _Made) -> Sequence[Numeric]:
+    """(f, g, H·v) of the function itself. On the host the compiled product serves for residuals later."""
     structure, given = system.structure, (system.maps, point, v)
     if point.replay is not None and point.is_long:
-        f = jax.value_and_grad(partial(point.replay, point.captured))
-        traced = jax.jit(lambda x, v: jax.jvp(f, (x,), (v,))).trace(point.x, v)
-        value, gradient, _, curved = _fold(traced, (point.x, v))
-        return value, gradient, curved
+        return point.replay.derivatives(point.captured, np.asarray(point.x), v)
     if system.curvature == "exact":
-        function = compiled(structure, derivatives_at)
-        found = None if once is None else _by_numpy(function.trace(*given), given)
-        return _run(function, given, once) if found is None else found
+        return _run(compiled(structure, derivatives_at), given, made, made.inside)
     # Of the Gauss-Newton part JAX knows no product that would be independent of the graph: v is not used.
-    function = compiled(structure, gradient_at)
-    found = None if once is None else _by_numpy(function.trace(*given[:2]), given[:2])
-    return (*(_run(function, given[:2], once) if found is None else found), v)
+    return (*_run(compiled(structure, gradient_at), given[:2], made, made.inside), v)
 
 
-def _models(system: System, point: Point, once: _Once) -> Sequence[Numeric]:
-    """The numbers of `LocalModels` (value, slots, duals, sources): by NumPy where that is quick."""
+def _models(system: System, point: Point, made: _Made) -> Sequence[Numeric]:
+    """The numbers of `LocalModels` (value, slots, duals, sources)."""
     function = compiled(system.structure, linearized, system.curvature, system.engine.name)
-    given = (system.maps, point, None)
-    found = _by_numpy(function.trace(*given), given)
-    return _run(function, given, once) if found is None else found
+    return _run(function, (system.maps, point, None), made, True)
 
 
-def _run(function: jax.stages.Wrapped, given: Sequence[PyTree], once: _Once) -> list[Numeric]:
-    """Run a compiled function on known numbers; also inside jit, where a call would be staged."""
-    if once is None:
+def _run(
+    function: jax.stages.Wrapped, given: Sequence[PyTree], made: _Made, by_numpy: bool
+) -> Sequence[Numeric]:
+    """Run a function on known numbers: by NumPy where that is asked for and quick, else compiled."""
+    leaves = jax.tree_util.tree_leaves(given)
+    if by_numpy and function not in made.programs:
+        made.programs[function] = _for_numpy(function.trace(*given))
+    program = made.programs.get(function)
+    if program is not None:
+        try:
+            with np.errstate(all="ignore"):
+                return program.run([as_known(leaf) for leaf in leaves])
+        except TypeError:  # NumPy lacks one of its types
+            made.programs[function] = None
+    if not made.inside:
         return jax.tree_util.tree_leaves(function(*given))
-    if function not in once:
-        once[function] = function.trace(*given).lower().compile(_QUICKLY)
-    return jax.tree_util.tree_leaves(once[function](*given))
+    # Inside jit a call would be staged.
+    if function not in made.compiled:
+        made.compiled[function] = function.trace(*given).lower().compile(_QUICKLY)
+    return jax.tree_util.tree_leaves(made.compiled[function](*given))
 
 
-def _by_numpy(traced: jax.stages.Traced, given: PyTree) -> list[Numeric] | None:
-    """Run a traced function by NumPy; None where its loops are too long for that, or NumPy lacks one of its types."""
-    flat = flatten_jaxpr(traced.jaxpr, [], VALUE_CALLS)
-    if count_operations(flat) > _MOST_OPERATIONS:
-        return None
-    try:
-        return _fold(traced, given)
-    except TypeError:
-        return None
-
-
-def _fold(traced: jax.stages.Traced, given: PyTree) -> list[Numeric]:
+def _for_numpy(traced: jax.stages.Traced) -> NumpyProgram | None:
+    """A traced function for NumPy; None where its loops are too long for that."""
     hoisted: list[Numeric] = []
     flat = flatten_jaxpr(traced.jaxpr, hoisted, VALUE_CALLS)
-    return list(fold_program(flat, jax.tree_util.tree_leaves(given), hoisted))
+    return None if count_operations(flat) > _MOST_OPERATIONS else NumpyProgram(flat, hoisted)
 
 
 def _compare(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -15,7 +15,7 @@ from gnewt._errors import GraphError, PlanError, explain_error, user_line
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Data, Graph, Handle, Structure, evaluate
 from gnewt.newton.arithmetic import Array
-from gnewt.trace import Entry, TracedFunction, trace_function
+from gnewt.trace import Entry, Replay, TracedFunction, trace_function
 
 LONG = 600
 """Equations of f beyond which its derivatives are not compiled: XLA takes minutes for an unrolled loop of a few
@@ -33,7 +33,7 @@ class Point:
     captured: Any
     """Values that `replay` needs besides x."""
     structure: Structure
-    replay: Callable[[Any, Any], Any] | None
+    replay: Replay | None
     """The function itself, (captured, x) ↦ f; None for a graph, which is its own function."""
     is_long: bool
     """The function has too many equations for its derivatives to be compiled."""

@@ -2,8 +2,10 @@
 
 from gnewt.graph import Certificate, Plan
 from gnewt.plan.adjacency import Adjacency
+from gnewt.plan.approximate import approximate_degree
 from gnewt.plan.choose import ORDERS, make_plan
-from gnewt.plan.orderings import Order, min_degree, min_fill, nested_dissection
+from gnewt.plan.dissection import nested_dissection
+from gnewt.plan.orderings import Order, min_degree, min_fill
 from gnewt.plan.sparsity import KKTGraph, kkt_graph
 from gnewt.plan.tree import TreeDecomposition, check_tree, decompose
 
@@ -15,6 +17,7 @@ __all__ = [
     "Order",
     "Plan",
     "TreeDecomposition",
+    "approximate_degree",
     "check_tree",
     "decompose",
     "kkt_graph",

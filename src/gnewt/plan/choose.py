@@ -10,7 +10,9 @@ import numpy as np
 
 from gnewt._errors import PlanError
 from gnewt.graph import Certificate, Plan, Structure
-from gnewt.plan.cost import certify, expected_cost, parallel_cost
+from gnewt.plan.approximate import approximate_degree
+from gnewt.plan.cost import DUAL_PENALTY, certify, expected_cost, message_cost, parallel_cost
+from gnewt.plan.dissection import nested_dissection
 from gnewt.plan.fronts import lay_out, split_tree
 from gnewt.plan.merge import merge_fronts
 from gnewt.plan.orderings import (
@@ -21,50 +23,65 @@ from gnewt.plan.orderings import (
     is_causal,
     min_degree,
     min_fill,
-    nested_dissection,
     reverse_time,
 )
 from gnewt.plan.sparsity import KKTGraph, kkt_graph
-from gnewt.plan.tree import NO_LIMIT, OverLimit, TreeDecomposition
+from gnewt.plan.tree import NO_LIMIT, OverLimit, TreeDecomposition, sum_rows
 
-_GREEDY: dict[str, Callable[[KKTGraph, int], Order]] = {
+_LIMITED: dict[str, Callable[[KKTGraph, int], Order]] = {
+    "approximate_degree": lambda g, most: approximate_degree(g.adjacency, g.sizes, None, most),
+    "causal_approximate_degree": lambda g, most: approximate_degree(g.adjacency, g.sizes, g.reads, most),
     "causal_min_degree": lambda g, most: min_degree(g.adjacency, g.sizes, g.reads, most),
-    "causal_min_fill": lambda g, most: min_fill(g.adjacency, g.sizes, g.reads, most),
     "min_degree": lambda g, most: min_degree(g.adjacency, g.sizes, None, most),
+    "causal_min_fill": lambda g, most: min_fill(g.adjacency, g.sizes, g.reads, most),
     "min_fill": lambda g, most: min_fill(g.adjacency, g.sizes, None, most),
+    "nested_dissection": lambda g, most: nested_dissection(g.adjacency, g.sizes, most),
 }
 """Orders that can be given up while they are made."""
 
+
+def _unlimited(make: Callable[[KKTGraph, int], Order]) -> Callable[[KKTGraph], Order]:
+    return lambda graph: make(graph, NO_LIMIT)
+
+
 ORDERS: dict[str, Callable[[KKTGraph], Order]] = {
-    "causal_min_degree": lambda g: _GREEDY["causal_min_degree"](g, NO_LIMIT),
+    **{name: _unlimited(make) for name, make in _LIMITED.items()},
     "reverse_time": reverse_time,
-    "causal_min_fill": lambda g: _GREEDY["causal_min_fill"](g, NO_LIMIT),
-    "min_degree": lambda g: _GREEDY["min_degree"](g, NO_LIMIT),
-    "min_fill": lambda g: _GREEDY["min_fill"](g, NO_LIMIT),
-    "nested_dissection": lambda g: nested_dissection(g.adjacency, g.sizes),
     "cyclic_reduction": cyclic_reduction,
     "hessian": hessian_first,
 }
 """Orders by name."""
 
+_CAUSAL = ("causal_approximate_degree", "causal_min_degree", "reverse_time")
+_ALL = ("approximate_degree", *_CAUSAL, "min_degree")
 _CHOICES = {
-    "auto": ("causal_min_degree", "min_degree", "reverse_time"),
-    "causal": ("causal_min_degree", "reverse_time"),
-    "parallel": ("causal_min_degree", "reverse_time", "min_degree", "cyclic_reduction"),
+    "auto": (*_ALL, "causal_min_fill", "min_fill", "nested_dissection"),
+    "causal": _CAUSAL,
+    "parallel": (*_ALL, "cyclic_reduction"),
     "best_of": tuple(ORDERS),
 }
 """Names that stand for the cheapest of several orders; `parallel` for a device that runs levels side by side."""
-_SMALL = 300
-"""Vertices up to which `auto` also tries min-fill, which costs degree² per vertex."""
-_LARGE = 100_000
-"""Vertices beyond which `auto` leaves out the slowest order: on graphs this long reverse time is as good."""
+_FREE = ("approximate_degree", "min_degree", "min_fill", "nested_dissection")
+_ESTIMATES = ("causal_approximate_degree", "approximate_degree", "nested_dissection")
+_CLEARLY = 1.02
+"""How many times as much another order has to cost for one of these to be preferred: merging blurs smaller differences."""
+_SURELY = 1.5
+"""How many times as much time a plan has to be modelled to take for wide fronts to be joined: the model errs that much."""
+_REPEATED = ("approximate_degree", "min_degree", "min_fill", "reverse_time")
+"""Orders that a causal one repeats where nothing is read."""
+_SMALL, _MEDIUM = 300, 2000
+"""Vertices up to which min-fill, which costs degree² per vertex, and exact degrees are tried unasked."""
 _HOPELESS = 2048
 """Width beyond which no further order is tried that has no limit of its own on the symbolic work."""
+_WORTH_CUTTING = 20
+"""Flops, for each unit of Σ degree², from which on a dissection is tried unasked: moving a vertex looks at degree² others."""
+_CLOSE = 2.0
+"""How many times the cost of the best order the free minimum degree may have for a dissection, which is free, too."""
 
 _NARROW = 64
 """Separator elements for each vertex up to which the order of the program is priced before all others."""
 _MARGIN = 2.0
-"""How many times the cost of the best order a greedy one may reach before it is given up."""
+"""How many times the cost of the best order another one may reach before it is given up."""
 _MOST_ELEMENTS = 10**8
 """Separator elements (400 MB) beyond which an order is dropped, if there is another."""
 
@@ -94,7 +111,7 @@ def make_plan(
         graph = kkt_graph(structure)
         priced = _named(structure, graph, order, causal)
         allowed = [c for c in priced if c.causal or not causal] or priced
-        chosen = min(allowed, key=lambda c: c.cost)
+        chosen = min(allowed, key=lambda c: c.cost * (_CLEARLY if c.name in _ESTIMATES else 1.0))
     if causal and not chosen.causal:
         raise PlanError(
             f"the order ({chosen.name}) is not causal: a vertex is eliminated after a vertex that it reads",
@@ -104,7 +121,10 @@ def make_plan(
     tree, certificate = chosen.tree, chosen.certificate
     if merge:
         tree = merge_fronts(graph, tree, chosen.causal)
-        certificate = dataclasses.replace(certify(structure, graph, tree), width=certificate.width)
+        if chosen.name in _ESTIMATES and message_cost(graph, tree, chosen.causal) > _MARGIN * chosen.cost:
+            chosen, tree = _join_wide_fronts(structure, graph, chosen, tree)
+        certificate = certify(structure, graph, tree)
+        certificate = dataclasses.replace(certificate, width=chosen.certificate.width)
     plan = lay_out(structure, graph, chosen.order, tree, certificate, chosen.name)
     return dataclasses.replace(plan, considered=tuple((c.name, c.certificate, c.cost) for c in priced))
 
@@ -149,13 +169,7 @@ def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> l
     if order not in _CHOICES:
         known = ", ".join([*_CHOICES, *ORDERS])
         raise PlanError(f"unknown order {order!r}", remedy=f"use one of {known}, or give a sequence")
-    names = list(_CHOICES[order])
-    if graph.num_vertices <= _SMALL and order == "auto":
-        names += ["causal_min_fill", "min_fill", "nested_dissection"]
-    if order == "auto" and not causal and graph.num_vertices > _LARGE and len(graph.reads.idx):
-        names.remove("causal_min_degree")
-    if len(graph.reads.idx) == 0:  # nothing waits for a reader: the causal orders are the free ones
-        names = [name for name in names if name not in ("min_degree", "min_fill", "reverse_time")]
+    names = _candidates(graph, order)
     priced: dict[str, _Candidate] = {}
     best: _Candidate | None = None
     parallel = order == "parallel"
@@ -166,12 +180,14 @@ def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> l
             best = _price(structure, graph, reverse_time(graph), "reverse_time", most, parallel)
             priced["reverse_time"] = best
     for name in names:
-        if name in priced or (
-            name == "reverse_time" and best is not None and best.certificate.width > _HOPELESS
-        ):
+        if name in priced or not (order == "best_of" or _is_worth_trying(name, graph, priced, best)):
             continue
         try:
-            made = _GREEDY[name](graph, _affordable(best)) if name in _GREEDY else ORDERS[name](graph)
+            made = (
+                _LIMITED[name](graph, _affordable(graph, best, name))
+                if name in _LIMITED
+                else ORDERS[name](graph)
+            )
             candidate = _price(structure, graph, made, name, _worthwhile(best), parallel)
         except OverLimit:
             continue
@@ -182,12 +198,65 @@ def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> l
     return [priced[name] for name in names if name in priced]
 
 
-def _affordable(best: _Candidate | None) -> int:
-    """Flops beyond which a greedy order is given up: it is not going to be cheaper than `best`.
+def _candidates(graph: KKTGraph, order: str) -> list[str]:
+    """List the orders that a choice has on a graph of this size."""
+    names = list(_CHOICES[order])
+    if len(graph.reads.idx) == 0:  # nothing waits for a reader: the causal orders are the free ones
+        names = [name for name in names if name not in _REPEATED]
+    if order == "best_of":
+        return names
+    if graph.num_vertices > _SMALL:
+        names = [name for name in names if not name.endswith("min_fill")]
+    if graph.num_vertices > _MEDIUM:
+        names = [name for name in names if not name.endswith("min_degree")]
+    return names
+
+
+def _is_worth_trying(
+    name: str, graph: KKTGraph, priced: dict[str, _Candidate], best: _Candidate | None
+) -> bool:
+    """Whether an order may be better than the best so far, by enough to pay for making it."""
+    if best is None:
+        return True
+    if name == "reverse_time":
+        return best.certificate.width <= _HOPELESS
+    if name != "nested_dissection":
+        return True
+    free = best if best.causal and len(graph.reads.idx) == 0 else priced.get("approximate_degree")
+    work = float(np.sum(np.diff(graph.adjacency.ptr) ** 2))
+    wide = best.certificate.flops > _WORTH_CUTTING * work
+    return wide and free is not None and free.cost <= _CLOSE * best.cost
+
+
+def _join_wide_fronts(
+    structure: Structure, graph: KKTGraph, chosen: _Candidate, merged: TreeDecomposition
+) -> tuple[_Candidate, TreeDecomposition]:
+    """Take all from the first wide front on as one front, if this saves more in messages than it costs in flops.
+
+    Many wide fronts below one that eliminate few unknowns each pass on much more than they compute.
+    """
+    tree = chosen.tree
+    separator = sum_rows(tree.separator_ptr, graph.sizes[tree.separator_idx // 2])
+    wide = np.repeat(2 * separator > separator.max(initial=0), np.diff(tree.frontal_ptr))
+    position = np.empty(graph.num_vertices, np.int64)
+    position[chosen.order.vertices] = np.arange(graph.num_vertices)
+    tail = min(int(position[tree.frontal_idx[wide] // 2].min()), chosen.order.tail)
+    joined = _price(structure, graph, Order(chosen.order.vertices, tail), chosen.name)
+    better = merge_fronts(graph, joined.tree, joined.causal)
+    after = joined.cost + message_cost(graph, better, joined.causal)
+    before = chosen.cost + message_cost(graph, merged, chosen.causal)
+    return (joined, better) if _SURELY * after < before else (chosen, merged)
+
+
+def _affordable(graph: KKTGraph, best: _Candidate | None, name: str) -> int:
+    """Flops beyond which an order is given up while it is made: it is not going to be cheaper than `best`.
 
     Σ|ι||χ|² over its steps is at most that over the bags, up to couplings that items have and vertices have not.
     """
-    return NO_LIMIT if best is None else int(_MARGIN * best.cost)
+    if best is None:
+        return NO_LIMIT
+    free = len(graph.reads.idx) > 0 and name in _FREE
+    return int(_MARGIN * best.cost / (DUAL_PENALTY if free else 1.0))
 
 
 def _worthwhile(best: _Candidate | None) -> int:

@@ -13,6 +13,10 @@ FRONT_OVERHEAD = 64.0
 DUAL_PENALTY = 3.3
 """Fronts that store duals were measured 3.3-5.5 times slower than substitution of pairs (engine notes)."""
 
+MESSAGE_ENTRY = 32.0
+"""Flops that one entry of a message from a front to the next is worth: 690 ps against 21 ps; where there are duals, 3 ns
+against 37 ps (plan/merge.py)."""
+
 LEVEL_OVERHEAD = 1e8
 """Flops that one more level of the tree is worth on a device that runs the fronts of a level side by side: a level costs
 some 40 launches of 3-5 µs there, at about 10¹² flops per second."""
@@ -44,6 +48,15 @@ def certify(structure: Structure, graph: KKTGraph, tree: TreeDecomposition) -> C
 def expected_cost(certificate: Certificate, causal: bool) -> float:
     """One number by which plans are compared: flops, weighted by how well they run, and front overhead."""
     return certificate.flops * (1.0 if causal else DUAL_PENALTY) + FRONT_OVERHEAD * certificate.num_fronts
+
+
+def message_cost(graph: KKTGraph, tree: TreeDecomposition, causal: bool) -> float:
+    """Return what the messages between the fronts of a merged tree cost, in flops. `expected_cost` does not know them:
+    before merging there are many that vanish.
+    """
+    separator = sum_rows(tree.separator_ptr, graph.sizes[tree.separator_idx // 2])
+    entries = float(np.sum(separator.astype(np.float64) ** 2))
+    return MESSAGE_ENTRY * entries * (1.0 if causal else DUAL_PENALTY)
 
 
 def parallel_cost(certificate: Certificate, tree: TreeDecomposition, causal: bool) -> float:

@@ -92,7 +92,7 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
     jac = np.zeros((m, len(cols)), bool) if detached else None
     hess = None if not detached and is_curved(instr) else "none"
     columns = [np.dtype(d) for d in col_dtypes]
-    if any(name.startswith("custom_vjp_call") for name in names):
+    if any(map(needs_reverse_mode, names)):
         call = by_reverse_mode(lift, [instr], fn, columns, data)
     elif not detached:
         check_differentiable([instr], call, columns, data)
@@ -120,48 +120,64 @@ def is_curved(instr: Instr) -> bool:
     return not (known.curvature == "none" or known.move is not None or known.takes or known.flat)
 
 
+def needs_reverse_mode(name: str) -> bool:
+    """Whether JAX has no forward mode of a primitive, or a wrong one (scattered maxima at clipped indices)."""
+    return name.startswith("custom_vjp") or name in ("scatter-max", "scatter-min")
+
+
 def by_reverse_mode(
     lift: Lifter, instrs: Sequence[Instr], fn: CallFunction, dtypes: Sequence[DType], data: Sequence[Const]
 ) -> CallFunction:
-    """Give a function that JAX differentiates in reverse only (custom_vjp) a forward-mode rule.
+    """Give a function that JAX differentiates in reverse only a forward-mode rule.
+
+    Columns of integers and booleans (the predicate of a `cond`) keep their dtypes, and have no tangents.
 
     Its second derivative is the forward one of the first; where the reverse rule, too, has no forward mode (the adjoint of an
     integrator is another solve), the reverse one.
     """
-    call = _in_reverse(fn, twice=False)
+    call = _in_reverse(fn, dtypes, twice=False)
     try:
         check_differentiable(instrs, call, dtypes, data)
     except TraceError:
-        call = _in_reverse(fn, twice=True)
+        call = _in_reverse(fn, dtypes, twice=True)
         check_differentiable(instrs, call, dtypes, data)
         lift.reverse_only = True
     return call
 
 
-def _in_reverse(fn: CallFunction, twice: bool) -> CallFunction:
-    def wrapped(take: Take, columns: Sequence[Numeric]) -> list[jax.Array]:
-        def flat(v: jax.Array) -> jax.Array:
-            return jnp.concatenate(fn(Take(lambda lo, hi: v[lo:hi], take.width), columns))
+def _in_reverse(fn: CallFunction, dtypes: Sequence[DType], twice: bool) -> CallFunction:
+    smooth = [is_float(d) for d in dtypes]
+    at = {j: i for kind in (True, False) for i, j in enumerate(j for j, s in enumerate(smooth) if s is kind)}
 
-        return [_reversed(flat, 2 if twice else 1)(take(0, take.width))]
+    def wrapped(take: Take, columns: Sequence[Numeric]) -> list[jax.Array]:
+        single = [take(j, j + 1) for j in range(take.width)] if not all(smooth) else []
+        fixed = [c for c, s in zip(single, smooth, strict=False) if not s]
+        floats = [c for c, s in zip(single, smooth, strict=False) if s] or [take(0, take.width)]
+
+        def flat(v: jax.Array, fixed: Sequence[jax.Array]) -> jax.Array:
+            def read(lo: int, hi: int) -> jax.Array:
+                if smooth[lo]:
+                    return v[at[lo] : at[lo] + hi - lo].astype(dtypes[lo])
+                return jnp.concatenate(fixed[at[lo] : at[lo] + hi - lo])
+
+            return jnp.concatenate(fn(Take(read, take.width), columns))
+
+        return [_reversed(flat, 2 if twice else 1)(jnp.concatenate(floats), fixed)]
 
     return wrapped
 
 
-def _reversed(flat: Callable[[jax.Array], jax.Array], times: int) -> Callable[[jax.Array], jax.Array]:
+def _reversed(flat: Callable[..., jax.Array], times: int) -> Callable[..., jax.Array]:
     """Give a function of a vector a forward rule; the first `times` derivatives are taken in reverse mode."""
     if not times:
         return flat
     jacobian = _reversed(jax.jacrev(flat), times - 1)
-
-    @jax.custom_jvp
-    def call(v: jax.Array) -> jax.Array:
-        return flat(v)
+    # What a rule closes over must not be traced for derivatives: the fixed columns are operands, too.
+    call = jax.custom_jvp(flat)
 
     @call.defjvp
-    def _jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-        (v,), (t,) = primals, tangents
-        return call(v), jacobian(v) @ t
+    def _jvp(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return call(*primals), jacobian(*primals) @ tangents[0]
 
     return call
 
@@ -223,7 +239,7 @@ def check_differentiable(
         instr = next((i for i in instrs if not primitive(i.prim).twice), instrs[0])
         raise TraceError(
             explain_error(
-                f"{instr.prim}: JAX cannot differentiate this twice ({str(problem).splitlines()[0]})",
+                f"{instr.prim}: JAX cannot differentiate this twice ({_first_line(problem)})",
                 where_of(instr),
                 "give it derivatives (jax.custom_jvp), or detach its result with jax.lax.stop_gradient",
             )
@@ -237,6 +253,11 @@ def _has_no_forward_mode(jaxpr: AnyJaxpr) -> bool:
         e.primitive.name == "custom_lin" or any(map(_has_no_forward_mode, compat.called_jaxprs(e)))
         for e in eqns
     )
+
+
+def _first_line(problem: Exception) -> str:
+    """What an exception says; its name where it says nothing."""
+    return next(iter(str(problem).splitlines()), type(problem).__name__)
 
 
 @rule("custom_jvp_call")

@@ -59,7 +59,7 @@ from gnewt.trace.arguments import (
 from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.cache import StructureCache, structures
 from gnewt.trace.condense import Source, condense, lift_program
-from gnewt.trace.entry import Entry, Found, fill_columns, make_replay
+from gnewt.trace.entry import Entry, Found, Replay, fill_columns
 from gnewt.trace.lift import Distrust, Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
 from gnewt.trace.precision import refuse_half_precision
@@ -336,7 +336,7 @@ class TracedFunction:
         )
         for family in condensed.families:
             check_family(family, num_inputs, condensed.num_slots)
-        replay = make_replay(program, structure, source, lifter)
+        replay = Replay(program, structure, source, lifter)
 
         def remake(captured: Sequence[ArrayLike], distrust: Distrust) -> Entry:
             return self._trace(read, source, names, in_tree, captured, distrust)

@@ -30,7 +30,7 @@ from gnewt.jaxprs.liveness import needed, read_variables
 from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.body_constants import settle_constants
 from gnewt.trace.body_pattern import BodyPattern, analyse_body, out_dtype
-from gnewt.trace.call_rules import by_reverse_mode, check_differentiable
+from gnewt.trace.call_rules import by_reverse_mode, check_differentiable, needs_reverse_mode
 from gnewt.trace.constants import Const
 from gnewt.trace.fuse import MAX_ARGS
 from gnewt.trace.known_branches import groups_of_iterations, has_known_branches, resolve_branches
@@ -298,7 +298,7 @@ def dense_body(
     names = {name for i in body.instrs for name, _ in primitives_of(i)}
     call: CallFunction = fn
     columns = [np.dtype(d) for d in col_dtypes]
-    if any(n.startswith("custom_vjp") for n in names):
+    if any(map(needs_reverse_mode, names)):
         call = by_reverse_mode(lift, body.instrs, fn, columns, data)
     elif not all(primitive(name).twice for name in names):
         check_differentiable(body.instrs, call, columns, data)

@@ -20,7 +20,7 @@ import numpy as np
 from gnewt.jaxprs import Lit, Program, ScanSpec, count_operations, run_program, scan_spec, variables
 from gnewt.jaxprs.compat import Aval, DType
 from gnewt.jaxprs.liveness import needed_inputs, varying_of_loop
-from gnewt.jaxprs.numpy_run import program_runner
+from gnewt.jaxprs.numpy_run import NumpyProgram
 from gnewt.jaxprs.parts import part_of
 from gnewt.trace.constants import Const, Known, Value, all_constant
 from gnewt.trace.lift import Lifter
@@ -274,7 +274,7 @@ def _scan_by_numpy(
     length: int,
     reverse: bool,
 ) -> tuple[list[Known], list[np.ndarray]]:
-    run, carry, rows = program_runner(part, captured), init, []
+    run, carry, rows = NumpyProgram(part, captured).run, init, []
     for t in range(length)[:: -1 if reverse else 1]:
         rows.append(carry)
         carry = run(arguments(carry, [x[t] for x in xs]))

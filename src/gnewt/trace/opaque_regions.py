@@ -117,6 +117,7 @@ def _extended(program: Program, instrs: list[Instr], members: set[int], varying:
         if i not in more and local and read <= made | inputs and not read.isdisjoint(made):
             more.add(i)
             made.update(instr.outs)
+    more = _without_loose_ends(program, instrs, members, more)
     if more == members:
         return members
     body, _ = _body(program, instrs, more)
@@ -125,6 +126,26 @@ def _extended(program: Program, instrs: list[Instr], members: set[int], varying:
         body = lanes.program
     width = sum(size_of(shape_of(body.avals[v])) for v, flag in zip(body.ins, flags, strict=True) if flag)
     return more if width <= _MAX_LOCAL else members
+
+
+def _without_loose_ends(program: Program, instrs: list[Instr], members: set[int], more: set[int]) -> set[int]:
+    """Leave out what makes integers, booleans or complex numbers for equations outside, and what reads such results."""
+    kept = set(more)
+    while True:
+        outside = read_variables((instr for i, instr in enumerate(instrs) if i not in kept), program.outs)
+        dropped = {v for i in more - kept for v in instrs[i].outs}
+        loose = {
+            i
+            for i in kept - members
+            if not dropped.isdisjoint(variables(instrs[i].ins))
+            or any(
+                v in outside and not is_float(a.dtype)
+                for v, a in zip(instrs[i].outs, instrs[i].out_avals, strict=True)
+            )
+        }
+        if not loose:
+            return kept
+        kept -= loose
 
 
 def _body(program: Program, instrs: list[Instr], members: set[int]) -> tuple[Program, list[Instr]]:

@@ -1,4 +1,4 @@
-"""Rules for reductions other than sums: max, min and prod over axes.
+"""Rules for reductions other than sums: max, min and prod over axes, and scattered maxima and minima.
 
 In: ids of operands. Out: ids. A maximum of many values is a sum in which one term survives: its derivative selects, so the
 values are not coupled. A product of many values is a tree of small products.
@@ -12,18 +12,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt.jaxprs import Instr
+from gnewt.jaxprs import Instr, is_float
 from gnewt.jaxprs.compat import Numeric
+from gnewt.jaxprs.indices import join_batch, scatter_index
 from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.call_rules import MAX_COLUMNS
 from gnewt.trace.constants import PLUS
 from gnewt.trace.elementwise_rules import fold_or_write
 from gnewt.trace.lift import Lifter, Value
-from gnewt.trace.rules import rule
+from gnewt.trace.rules import Opaque, rule
 from gnewt.trace.scalar_pool import CallSpec, Take
 from gnewt.trace.sum_rules import reduced_terms
 from gnewt.trace.template import Op
 
+_REDUCERS = {
+    "reduce_max": jax.lax.reduce_max,
+    "reduce_min": jax.lax.reduce_min,
+    "reduce_prod": jax.lax.reduce_prod,
+    "scatter-max": jax.lax.reduce_max,
+    "scatter-min": jax.lax.reduce_min,
+}
+"""What reduces the values that an equation brings together."""
 _GROUP = 8
 """As many values are reduced by one operation, with JAX's own derivative."""
 
@@ -34,6 +43,39 @@ def _reduce(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
     if terms.shape[-1] > _GROUP and instr.prim != "reduce_prod" and not lift.detached:
         return [_select(lift, instr, terms)]
     return [_tree(lift, instr, terms, lift.detached)]
+
+
+@rule("scatter-max", "scatter-min")
+def _scatter(lift: Lifter, instr: Instr, ins: list[Value]) -> list[Value]:
+    """Reduce the old value of every place that is hit and its updates.
+
+    An equation without a rule is JAX's, and JAX's forward mode is wrong where indices out of bounds are clipped.
+    """
+    if not is_float(instr.out_avals[0].dtype):
+        raise Opaque("a scattered maximum of integers that depend on the variables")
+    index = scatter_index(instr, lift.watch(ins[1]))
+    array, index, update = join_batch([lift.ids(ins[0]), index, lift.ids(ins[2])])
+    batch = array.shape[0]
+    out, index, update = (a.reshape(batch, -1) for a in (np.array(array), index, update))
+    hit = np.unique(index[index >= 0])
+    if not hit.size:
+        return [array]
+    terms = _scattered_terms(out[:, hit], np.searchsorted(hit, index), index >= 0, update)
+    out[:, hit] = _tree(lift, instr, terms, lift.detached)
+    return [out.reshape(array.shape)]
+
+
+def _scattered_terms(old: np.ndarray, place: np.ndarray, valid: np.ndarray, update: np.ndarray) -> np.ndarray:
+    """[B, places, terms]: the old value of every place and its updates; the old value again where there are fewer."""
+    batch, count = old.shape
+    row, at = np.nonzero(valid)
+    target = row * count + place[row, at]
+    order = np.argsort(target, kind="stable")
+    first = np.searchsorted(target[order], target[order])
+    rank = np.arange(len(order)) - first
+    terms = np.repeat(old.reshape(-1, 1), 2 + rank.max(), axis=1)
+    terms[target[order], 1 + rank] = update[row, at][order]
+    return terms.reshape(batch, count, -1)
 
 
 def _tree(lift: Lifter, instr: Instr, terms: np.ndarray, detached: bool) -> np.ndarray:
@@ -64,12 +106,11 @@ def _group(lift: Lifter, instr: Instr, groups: np.ndarray, detached: bool) -> np
 def _reduction_op(lift: Lifter, instr: Instr, count: int, detached: bool) -> Op:
     key = (instr.prim, count, np.dtype(instr.out_avals[0].dtype), detached)
     if key not in lift.ops:
-        bind = instr.eqn.primitive.bind
-        params = {**instr.params, "axes": (0,)}
+        reduce = _REDUCERS[instr.prim]
 
         def fn(values: Sequence[jax.Array]) -> jax.Array:
             stacked = jnp.stack(values)
-            return bind(jax.lax.stop_gradient(stacked) if detached else stacked, **params)
+            return reduce(jax.lax.stop_gradient(stacked) if detached else stacked, (0,))
 
         # What reaches the objective through zero-derivative operations only couples nothing.
         active = (False,) * count if detached else None
@@ -119,11 +160,11 @@ def _extreme(lift: Lifter, instr: Instr, terms: np.ndarray) -> tuple[np.ndarray,
         equal = lift.ops.setdefault(equal.key, equal)
         tops = np.ascontiguousarray(np.broadcast_to(top[..., None], terms.shape))
         return top, lift.add_sum(lift.add_op(equal, [terms, tops], dtype), PLUS, dtype)
-    bind, params = instr.eqn.primitive.bind, {**instr.params, "axes": (0,)}
+    reduce = _REDUCERS[instr.prim]
 
     def fn(take: Take, _: Sequence[Numeric]) -> list[jax.Array]:
         x = jax.lax.stop_gradient(take(0, count))
-        top = bind(x, **params)
+        top = reduce(x, (0,))
         return [jnp.stack([top, jnp.sum(x == top, dtype=x.dtype)])]
 
     spec = CallSpec(

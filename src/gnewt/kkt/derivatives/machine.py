@@ -7,7 +7,8 @@ microseconds to run. `cpp/engine/scalars.hpp` runs such programs as they are. In
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import jax
@@ -16,7 +17,10 @@ import numpy as np
 from jax import Array
 
 from gnewt import _native
+from gnewt.jaxprs import Instr
 from gnewt.jaxprs.compat import DType
+from gnewt.jaxprs.primitives import primitive
+from gnewt.jaxprs.twins import FOREIGN
 from gnewt.kkt.derivatives.scalars import ScalarProgram, live_nodes
 
 OPERATIONS = (
@@ -27,6 +31,26 @@ OPERATIONS = (
 )
 """In the order of `Operation` in cpp/engine/scalars.hpp."""
 _CODE = {name: code for code, name in enumerate(OPERATIONS)}
+_BINARY = frozenset(
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "max",
+        "min",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "and",
+        "or",
+        "atan2",
+        "pow",
+    ]
+)
 _COPIES = ("stop_gradient", "own_rule")
 _INTEGERS = ("in", "const", "convert_element_type", "select_n")
 """What may be an integer: integers are held as floating-point numbers, and are not computed with."""
@@ -41,7 +65,49 @@ def available() -> bool:
         return False
     for name in _TARGETS.values():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+        FOREIGN[name] = _run_by_numpy
     return True
+
+
+def _run_by_numpy(instr: Instr, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The machine in NumPy, for programs that run a few times."""
+    steps, constants, rows = values
+    lead = np.broadcast_shapes(steps.shape[:-1], rows.shape[:-2])
+    (steps,) = np.unique(steps.reshape(-1, steps.shape[-1]), axis=0)  # under vmap every instance has the same
+    num_known, num_inputs, num_registers, num_steps, _ = (int(n) for n in steps[:5])
+    shape = (*lead, rows.shape[-1])
+    cells: list[np.ndarray] = [np.broadcast_to(constants[..., i, None], shape) for i in range(num_known)]
+    cells += [np.broadcast_to(rows[..., i, :], shape) for i in range(num_inputs)]
+    cells += [np.zeros(())] * num_registers
+    for code, out, *places in steps[5 : 5 + 5 * num_steps].reshape(num_steps, 5).tolist():
+        name = OPERATIONS[code]
+        if name == "integer_pow":
+            power = places[1]
+            found = cells[places[0]] ** power if power >= 0 else 1 / cells[places[0]] ** -power
+        else:
+            function, count = _numpy_operation(name)
+            found = function(*[cells[p] for p in places[:count]])
+        cells[out] = np.asarray(found, rows.dtype)
+    return [np.stack([cells[i] for i in steps[5 + 5 * num_steps :]], axis=-2)]
+
+
+@cache
+def _numpy_operation(name: str) -> tuple[Callable[..., np.ndarray], int]:
+    """An operation in NumPy, and how many operands it has."""
+    own: dict[str, Callable[..., np.ndarray]] = {
+        "copy": np.asarray,
+        "truncate": np.trunc,
+        "is_nonzero": lambda x: x != 0,
+        "not": lambda x: x == 0,
+        "and": np.logical_and,
+        "or": np.logical_or,
+        "erf": np.vectorize(math.erf, otypes=[float]),
+        "erfc": np.vectorize(math.erfc, otypes=[float]),
+    }
+    count = 3 if name in ("select_n", "clamp") else 2 if name in _BINARY else 1
+    function = own.get(name) or primitive(name).numpy
+    assert function is not None, "the table of primitives has every operation of the machine"
+    return function, count
 
 
 def operation(program: ScalarProgram, node: int) -> str | None:
