@@ -9,6 +9,8 @@
 //     sources   for every front [num_blocks] positions at which its blocks begin, then [num_diag] positions
 //     lines     LineRecord for every line of fronts, ascending
 //     strides   for every line [num_blocks + num_diag]: how far those positions move from front to front
+//     segments  for every segment a SegmentRecord; its groups, each a GroupRecord; their members, each a MemberRecord
+//               and the numbers of its children
 //
 // A change of anything here is a new kPlanVersion. Plans are never stored, so the engine reads one version only.
 #pragma once
@@ -16,7 +18,7 @@
 
 namespace gnewt::plan_format {
 
-constexpr int32_t kPlanVersion = 4;
+constexpr int32_t kPlanVersion = 5;
 
 // Places in the header.
 enum Header {
@@ -25,17 +27,19 @@ enum Header {
     kNumInputs,
     kNumSlots,
     kIsCausal,
-    kFrontsAt,  // where the six parts after the header begin in the array
+    kFrontsAt,  // where the seven parts after the header begin in the array
     kShapesAt,
     kSlotsAt,
     kSourcesAt,
     kLinesAt,
     kStridesAt,
     kNumLines,
+    kSegmentsAt,
+    kNumSegments,
     kNumSources,
     kMaxPairs,  // largest p of a front, at least 1
     kMaxRest,   // largest q + b of a front, at least 1
-    kRowsLow,   // lower 31 bits of: numbers in the rows of L of a causal plan where no pivot is moved (free plans: 0)
+    kRowsLow,   // lower 31 bits of: numbers in the rows of L where no pivot is moved
     kRowsHigh,  // the bits above
     kHeaderSize
 };
@@ -53,6 +57,8 @@ struct ShapeRecord {
     int32_t num_blocks, num_diag, num_pairs, num_inputs, num_runs;
     // If positive: the first num_set blocks of R cover its first q rows once, and its other rows have no blocks.
     int32_t num_set;
+    // Free plans: the first 2 num_twins unknowns are states with their duals, (x, λ) side by side: 2×2 pivots.
+    int32_t num_twins;
 };
 
 enum Flag {
@@ -87,11 +93,28 @@ struct LineRecord {
     int32_t strides;  // where those of this line begin, counted from kStridesAt
 };
 
+// Small fronts of the same sizes are eliminated side by side, one in each lane of a vector. A segment is a range of
+// fronts, and holds groups of such fronts, children before parents: all children of a member are members before it.
+struct SegmentRecord {
+    int32_t begin, end;  // the range of fronts
+    int32_t num_groups;
+    int32_t length;  // of the whole segment in the array
+};
+struct GroupRecord {
+    int32_t count;  // members
+};
+struct MemberRecord {
+    int32_t front;
+};
+
+// Fronts of a group have at most so many unknowns, pairs counted once; a group has at least so many members.
+constexpr int32_t kMostInLane = 24, kFewestLanes = 3;
+
 // How many int32 a record takes in the array.
 template <class Record>
 constexpr int kInts = sizeof(Record) / sizeof(int32_t);
 
-static_assert(kInts<FrontRecord> == 4 && kInts<ShapeRecord> == 10 && kInts<Block> == 9 && kInts<RunRecord> == 3 &&
+static_assert(kInts<FrontRecord> == 4 && kInts<ShapeRecord> == 11 && kInts<Block> == 9 && kInts<RunRecord> == 3 &&
                   kInts<LineRecord> == 3,
               "records are read from the plan as they stand");
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "lane_groups.hpp"
 #include "source_blocks.hpp"
 
 namespace gnewt {
@@ -35,6 +36,7 @@ public:
         if (!plan_.causal) sort_pairs_and_inputs();
         for (Index front : order_) write(front);
         if (plan_.causal) find_lines();
+        segments_ = lane_groups(small_, num_segments_);
         return join();
     }
 
@@ -111,7 +113,8 @@ private:
             const Count eliminated = num_eliminated(i);
             if (!plan_.causal) {
                 q_[u(i)] = static_cast<Index>(eliminated);
-                for (Count k = 0; k < size(i); ++k) at[k] = static_cast<Index>(k);
+                twins_.push_back(put_twins_first(mine, eliminated, at));
+                for (Count k = eliminated; k < size(i); ++k) at[k] = static_cast<Index>(k);
                 continue;
             }
             Index &p = p_[u(i)], &q = q_[u(i)];
@@ -125,6 +128,27 @@ private:
             }
             for (Count k = eliminated; k < size(i); ++k) at[k] = static_cast<Index>(p + q + k - eliminated);
         }
+    }
+
+    // Coordinates of the unknowns that a free front eliminates: states with their duals first, as (x, λ). Returns the
+    // number of such twins.
+    Index put_twins_first(const Index* mine, Count eliminated, Index* at) {
+        here_.clear();
+        for (Count k = 0; k < eliminated; ++k)
+            if (is_dual(mine[k])) here_.emplace_back(slot(mine[k]), k);
+        std::sort(here_.begin(), here_.end());
+        Index twins = 0, rest = 0;
+        std::fill(at, at + eliminated, kNone);
+        for (Count k = 0; k < eliminated; ++k) {
+            if (is_dual(mine[k])) continue;
+            const auto dual = std::lower_bound(here_.begin(), here_.end(), std::pair<Count, Count>(mine[k], 0));
+            if (dual == here_.end() || dual->first != mine[k]) continue;
+            at[k] = 2 * twins;
+            at[dual->second] = 2 * twins++ + 1;
+        }
+        for (Count k = 0; k < eliminated; ++k)
+            if (at[k] == kNone) at[k] = 2 * twins + rest++;
+        return twins;
     }
 
     bool is_dual(Index unknown) const { return unknown >= plan_.num_slots; }
@@ -184,8 +208,10 @@ private:
             const Contribution& c = contributions_.back();
             if (plan_.causal && c.kind == kR && c.row == c.col) diagonal_.push_back(c);
         }
-        std::vector<SourceBlock>& blocks = finder_.find(contributions_);
-        ShapeRecord shape{p, q, b, flags(i), narrow(blocks.size()), narrow(diagonal_.size()), 0, 0, 0, 0};
+        const bool small = p == 0 && q + b <= kMostInLane;
+        std::vector<SourceBlock>& blocks = small ? finder_.single(contributions_) : finder_.find(contributions_);
+        ShapeRecord shape{p, q, b, flags(i), narrow(blocks.size()), narrow(diagonal_.size()), 0, 0, 0, 0, 0};
+        if (!plan_.causal) shape.num_twins = twins_[u(i)];
         if (plan_.causal) shape.num_set = cover_rows(blocks, q, q + b);
         lists_.clear();
         for (const SourceBlock& block : blocks) append(lists_, block.record());
@@ -201,6 +227,8 @@ private:
         slots_.resize(slots_at + u(p + q + b));
         for (Count k = 0; k < size(i); ++k)
             if (!plan_.causal || !is_dual(unknown(i, k))) slots_[slots_at + u(local_[u(begin(i) + k)])] = unknown(i, k);
+        small_.push_back({p, q, b, shape.num_twins, num_children_[u(i)]});
+        rows_ += Count{q} * (q + b);
         layout_.factor_size += Count{q} * (q + b + (plan_.causal ? 0 : 2));
         layout_.index_size += q + b + 4;
         layout_.max_pairs = std::max(layout_.max_pairs, p);
@@ -256,11 +284,11 @@ private:
             const Count entry = plan_.pair_entry[pair_idx_[u(k)]];
             Index a = plan_.entry_row[entry], b = plan_.entry_col[entry];
             if (!is_dual(unknown(i, a))) std::swap(a, b);
-            lists_.push_back(a);
-            lists_.push_back(b);
+            lists_.push_back(local_[u(begin(i) + a)]);
+            lists_.push_back(local_[u(begin(i) + b)]);
         }
         for (Count k = input_ptr_[u(i)]; k < input_ptr_[u(i + 1)]; ++k, ++shape.num_inputs)
-            lists_.push_back(plan_.entry_row[plan_.input_entry[input_idx_[u(k)]]]);
+            lists_.push_back(local_[u(begin(i) + plan_.entry_row[plan_.input_entry[input_idx_[u(k)]]])]);
     }
 
     // Where the separator lies in the parent; returns the number of runs.
@@ -350,9 +378,8 @@ private:
         }
     }
 
-    // The header, and the six parts behind it.
+    // The header, and the seven parts behind it.
     EngineLayout join() {
-        const Count rows = plan_.causal ? layout_.factor_size : 0;
         Index header[kHeaderSize];
         header[kVersion] = kPlanVersion;
         header[kNumFronts] = narrow(num_fronts());
@@ -360,14 +387,16 @@ private:
         header[kNumSlots] = narrow(plan_.num_slots);
         header[kIsCausal] = plan_.causal;
         header[kNumSources] = narrow(num_sources_);
+        header[kNumSegments] = num_segments_;
         header[kMaxPairs] = layout_.max_pairs;
         header[kMaxRest] = layout_.max_rest;
-        header[kRowsLow] = narrow(rows & 0x7fffffff);
-        header[kRowsHigh] = narrow(rows >> 31);
+        header[kRowsLow] = narrow(rows_ & 0x7fffffff);
+        header[kRowsHigh] = narrow(rows_ >> 31);
         header[kNumLines] = narrow(static_cast<Count>(lines_of_fronts_.size()) / kInts<LineRecord>);
         const std::pair<Header, std::vector<Index>*> parts[] = {{kFrontsAt, &fronts_},         {kShapesAt, &shapes_},
                                                                 {kSlotsAt, &slots_},           {kSourcesAt, &sources_},
-                                                                {kLinesAt, &lines_of_fronts_}, {kStridesAt, &strides_}};
+                                                                {kLinesAt, &lines_of_fronts_}, {kStridesAt, &strides_},
+                                                                {kSegmentsAt, &segments_}};
         Count total = kHeaderSize;
         for (const auto& [field, part] : parts) {
             header[field] = narrow(total);
@@ -392,6 +421,11 @@ private:
     static constexpr Count kShortestLine = 3;  // fronts: a line has to be laid out before it saves anything
 
     std::vector<Index> fronts_, shapes_, slots_, sources_, lists_, shape_, lines_of_fronts_, strides_;
+    std::vector<Index> segments_, twins_;
+    std::vector<std::pair<Count, Count>> here_;
+    std::vector<LaneFront> small_;
+    Count rows_ = 0;  // numbers in the rows of L so far
+    Index num_segments_ = 0;
     std::unordered_multimap<std::uint64_t, Count> known_;
     std::vector<Contribution> contributions_, diagonal_;
     BlockFinder finder_;

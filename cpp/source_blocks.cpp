@@ -37,12 +37,22 @@ std::vector<SourceBlock>& BlockFinder::find(std::vector<Contribution>& contribut
         return std::tie(x.kind, x.transposed, x.inner, x.source, x.outer) <
                std::tie(y.kind, y.transposed, y.inner, y.source, y.outer);
     });
-    // Sources of one function lie side by side. Farther apart are sources of two functions, whose distance is another in
-    // every front: fronts that look alike would not share their shape.
+    // Sources of one function lie side by side. Farther apart are sources of two functions, whose distance is another
+    // one in every front: fronts that look alike would not share their shape.
     const Count farthest = static_cast<Count>(contributions.size());
     blocks_.clear();
     for (std::size_t k = 0; k < runs_.size(); ++k)
         if (blocks_.empty() || !blocks_.back().take(runs_[k], runs_[k - 1], farthest)) blocks_.push_back({runs_[k]});
+    return blocks_;
+}
+
+std::vector<SourceBlock>& BlockFinder::single(std::vector<Contribution>& contributions) {
+    std::sort(contributions.begin(), contributions.end(), [](const Contribution& x, const Contribution& y) {
+        const bool off_x = x.row != x.col, off_y = y.row != y.col;
+        return std::tie(x.kind, off_x, x.source, x.row, x.col) < std::tie(y.kind, off_y, y.source, y.row, y.col);
+    });
+    blocks_.clear();
+    for (const Contribution& c : contributions) blocks_.push_back({{c.kind, 0, c.row, c.col, 1, c.source}});
     return blocks_;
 }
 

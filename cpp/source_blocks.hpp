@@ -32,8 +32,8 @@ struct SourceBlock {
     SourceRun first;
     Count rows = 1, dlen = 0, step = 0, dstep = 0;
 
-    // Take the next run if it stands right below `last`, is no farther from `last` than `farthest` among the sources, and
-    // keeps the rule; the second and the third run set the rule.
+    // Take the next run if it stands right below `last`, is no farther from `last` than `farthest` among the sources,
+    // and keeps the rule; the second and the third run set the rule.
     bool take(const SourceRun& run, const SourceRun& last, Count farthest);
     plan_format::Block record() const;
 };
@@ -42,6 +42,10 @@ class BlockFinder {
 public:
     // Blocks that hold every contribution once, sorted by kind. Sorts the contributions.
     std::vector<SourceBlock>& find(std::vector<Contribution>& contributions);
+
+    // A block for every contribution, those on a diagonal first: in a small front, looking at the sizes of blocks takes
+    // longer than adding numbers one by one. Sorts the contributions.
+    std::vector<SourceBlock>& single(std::vector<Contribution>& contributions);
 
 private:
     void find_runs(const std::vector<Contribution>& contributions);

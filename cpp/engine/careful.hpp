@@ -192,7 +192,7 @@ private:
         const int64_t k = top_, n = f_.n;
         const T d = u[k], inverse = 1 / d, size = abs(d);
         uncertain_ = uncertain_ || cancelled(size, f_.bound[k]);
-        if (size < T(kDoubtful) * f_.bound[k]) lost_ = lost_ || largest(u, k, n) * unit_[k] < T(kDoubtful);
+        if (size < T(kDoubtful) * f_.bound[k]) lost_ = lost_ || largest(u, k, n) * unit_[k] < f_.share;
         tally_.add(double(d));
         T* __restrict bound = f_.bound, * __restrict diagonal = diagonal_;
         for (int64_t j = k + 1; j < n; ++j) {
@@ -221,7 +221,7 @@ private:
         uncertain_ = uncertain_ || cancelled(abs(a), f_.bound[k]) || cancelled(abs(d), f_.bound[k + 1]);
         if (uncertain_)
             lost_ =
-                lost_ || largest(w_, k, n) * unit_[k] < T(kDoubtful) || largest(v_, k, n) * unit_[k + 1] < T(kDoubtful);
+                lost_ || largest(w_, k, n) * unit_[k] < f_.share || largest(v_, k, n) * unit_[k + 1] < f_.share;
         const T* __restrict w = w_, * __restrict v = v_;
         T* __restrict out = l, * __restrict next = m, * __restrict bound = f_.bound, * __restrict diagonal = diagonal_;
         for (int64_t j = k + 2; j < n; ++j) {

@@ -47,6 +47,12 @@ struct Course {
         return {plan, waiting.data() + num_waiting - count, count, stack.data(), columns, late};
     }
 
+    // A row is lost where all of it is below this share of what was summed into it. Without pairs, the sizes that
+    // messages carry are all that was ever summed; weights of pairs forget what was lost before.
+    T lost_share() const {
+        return plan.num_slots() == plan.num_inputs() ? Precision<T>::lost : T(kDoubtful);
+    }
+
     // Where on the stack the next message begins.
     int64_t stack_end() { return num_waiting ? waiting[num_waiting - 1].end : 0; }
 

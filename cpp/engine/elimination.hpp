@@ -1,8 +1,8 @@
 // The elimination along a plan, front by front, from the leaves up; and the solution on the way down. Called by
 // isa.inc.
 //
-// Fronts of a causal plan are eliminated quickly, and carefully where a pivot is in doubt. Fronts of a free plan hold
-// duals, and are all eliminated carefully.
+// Fronts are eliminated quickly, and carefully where a pivot is in doubt. Fronts of a free plan hold duals: the quick
+// form knows small ones only.
 #pragma once
 #include "fronts.hpp"
 #include "quick.hpp"
@@ -57,15 +57,10 @@ private:
 
     Status eliminate() {
         const PlanView& plan = course_.plan;
-        const bool causal = plan.causal();
-        if (causal && plan.rows_size() > call_.factor_len) return kBadPlan;
-        if (!course_.reserve() || (causal && !quick_.reserve())) return kOutOfMemory;
-        Status status = kOk;
-        bool done = false;
-        if (causal) {
-            status = ascend(true);
-            done = !course_.lost && status != kNonFinite && !careful_.nulls();
-        }
+        if (plan.rows_size() > call_.factor_len) return kBadPlan;
+        if (!course_.reserve() || (plan.causal() && !quick_.reserve())) return kOutOfMemory;
+        Status status = ascend(true);
+        const bool done = !course_.lost && status != kNonFinite && !careful_.nulls();
         // The quick form knows little of noise. A matrix that may be singular is eliminated again by the careful form,
         // from the leaves on.
         if (!done) {

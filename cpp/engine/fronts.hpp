@@ -38,7 +38,7 @@ public:
         const Status status = eliminate(number, front);
         if (status == kOk) course_.gather(number);
         ++course_.next;
-        if (plan_.causal()) course_.factor += int64_t(front.shape.q) * (front.shape.q + front.shape.b);
+        course_.factor += int64_t(front.shape.q) * (front.shape.q + front.shape.b);
         return status;
     }
 
@@ -230,7 +230,7 @@ private:
         const Shape& shape = front.shape;
         const int64_t late = at.late;
         largest_ = max(largest_, at.n);
-        const bool planned = plan_.causal() && !late;
+        const bool planned = !late;
         if (!reserve(at, planned)) return kOutOfMemory;
         T* l = planned ? course_.factor : numbers_.data() + numbers_end_;
         // The message takes the place of the children's, which are used up; so do the names of delayed unknowns.
@@ -251,7 +251,7 @@ private:
         course_.lost = search.lost();
         scatter(at.y, course_.z.data(), ids, taken, course_.columns);
         // A front that took the pivots of the plan needs no record.
-        bool plain = planned && taken == at.m;
+        bool plain = planned && taken == at.m && !shape.num_twins;
         for (int64_t i = 0; i < taken; ++i) plain = plain && off_[i] == 0 && whole.origin[i] == i;
         int64_t passed;
         const int64_t nulls = sort_rows(shape, at, taken, ids, passed);
@@ -267,6 +267,7 @@ private:
         out.f = at.f, out.pair_bound = at.pair_bound, out.pairs = at.p;
         out.ids = ids, out.place = places_.data(), out.origin = places_.data() + at.n, out.null = flags_.data();
         out.l = l, out.off = off_.data(), out.y = at.y, out.scratch = at.panel;
+        out.share = course_.lost_share();
         out.primal = plan_.causal() ? plan_.num_slots() : plan_.num_inputs();
         return out;
     }

@@ -81,16 +81,18 @@ struct Rows {
     int64_t gap = 0;
 };
 
-// Whether the first row with a pivot in doubt is lost. In an indefinite matrix a row may lose its pivot alone.
+// Whether the first row with a pivot in doubt is lost: all of the row is below `share` of what was summed into it. In an
+// indefinite matrix a row may lose its pivot alone.
 template <class T>
-inline bool lost_row(const Rows<T>& rows, int64_t q) {
+inline bool lost_row(const Rows<T>& rows, int64_t q, T share = T(kDoubtful)) {
     int64_t k = 0;
     while (k < q && kept(rows.r[k * (rows.ld + 1)], rows.size[k])) ++k;
-    for (int64_t j = k + 1; k < q && j < rows.n; ++j) {
+    if (k == q || abs(rows.r[k * (rows.ld + 1)]) >= share * rows.size[k]) return false;
+    for (int64_t j = k + 1; j < rows.n; ++j) {
         const int64_t at = j < q ? j : j + rows.gap;
-        if (kept(rows.r[k * rows.ld + at], rows.size[k], rows.size[at])) return false;
+        if (abs(rows.r[k * rows.ld + at]) >= share * std::sqrt(rows.size[k]) * std::sqrt(rows.size[at])) return false;
     }
-    return k < q;
+    return true;
 }
 
 // Whether large numbers in the rows [first, last) of L are harmless: what they subtract from a diagonal entry is no

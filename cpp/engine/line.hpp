@@ -1,6 +1,6 @@
 // Lines: fronts that follow each other and look alike, each the only child of the next one, of whatever shape. A Line
 // knows where the sources of such fronts go, number by number, and where the message of a front lies in the next front.
-// Made by quick.hpp, used by line_ascent.hpp and line_descent.hpp.
+// Made by lines.hpp, used by line_ascent.hpp.
 //
 // The sources of all fronts of a line stand in few streams: their positions move by one stride from front to front. So
 // the lists of a line are made once, and each front costs one load and one store per number.
@@ -188,7 +188,7 @@ private:
         at.of_rest = at.of_pairs + ldp;
         at.rhs = at.of_rest + ld;
         at.g = at.rhs + ld;
-        at.end = at.g + num_nested_;
+        at.end = at.g + padded<T>(num_nested_);
         return seen_.reserve(at.end) && nested_.reserve(2 * num_nested_ + 1);
     }
 

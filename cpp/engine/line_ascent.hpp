@@ -1,45 +1,40 @@
-// The elimination of a line of fronts (line.hpp) in one loop. Rows are VECTORS vectors long; a front is loaded while the
-// front before it waits for pivots; the Schur complement stays where it was computed until the line ends. Called by
-// quick.hpp.
+// The elimination of a line of fronts (line.hpp) in one loop. Rows are VECTORS vectors long; a front is loaded while
+// the front before it waits for pivots; the Schur complement stays where it was computed until the line ends. Called by
+// lines.hpp.
 //
 // Two forms. Without NOISE the pivots of the plan are taken with the tests of the quick form (quick.hpp, ldl.hpp). With
 // NOISE a front follows the noise on its diagonal as the careful form does (careful.hpp, noise.hpp), and takes pivots
-// that the careful form would take as they stand. A front that fails is left as it was.
+// that pass the tests of the careful form as they stand. A front that fails is left as it was.
 #pragma once
 #include "course.hpp"
 #include "ldl.hpp"
-#include "line.hpp"
+#include "line_space.hpp"
 #include "noise.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
 
 template <class T, int VECTORS, bool NOISE>
-class LineAscent {
+class LineAscent : private LineSpace<T, VECTORS> {
+    using Base = LineSpace<T, VECTORS>;
+    using Base::add_message, Base::add_multiple, Base::each, Base::kRow, Base::lay_out, Base::over_rows, Base::put,
+        Base::row;
+    using Base::given_, Base::next_, Base::f_, Base::w_, Base::c_, Base::unfolded_, Base::spread_, Base::pp_;
+    using Base::line_, Base::p_, Base::q_, Base::b_, Base::n_, Base::ldp_, Base::cross_, Base::before_, Base::after_;
+    using Base::weight_, Base::v_, Base::pair_noise_, Base::l_, Base::shift_, Base::y_, Base::d_, Base::numbers_;
+    using Base::x_, Base::closed_, Base::local_, Base::bound_, Base::unit_, Base::ones_, Base::pair_mask_;
+    using Row = typename Base::Row;
+    using Streams = typename Line<T>::Streams;
+
 public:
-    static constexpr int64_t kRow = VECTORS * kWidth<T>;
+    using Base::work_size;
 
-    GNEWT_INLINE LineAscent(Course<T>& course, Line<T>& line)
-        : course_(course),
-          call_(course.call),
-          line_(line),
-          p_(line.p),
-          q_(line.q),
-          b_(line.b),
-          n_(line.n),
-          ldp_(line.ldp),
-          cross_(line.beside < line.n) {}
-
-    // Numbers of work space.
-    static int64_t work_size(const Line<T>& line) {
-        const int64_t parts = 2 * line.at.end + line.p * (5 * kRow + line.ldp), rows = 2 * (line.n + 4) * kRow;
-        return parts + rows + (4 * line.q + 12 + Line<T>::kMostRuns) * kRow + (3 + Line<T>::kMostRuns) * line.ldp;
-    }
+    GNEWT_INLINE LineAscent(Course<T>& course, Line<T>& line) : Base(line), course_(course), call_(course.call) {}
 
     // Eliminate the next fronts, up to front `end` or to the first front that is in doubt. Whether there was none.
     // `work`: work_size().
     GNEWT_INLINE bool run(T* work, int32_t end) {
-        lay_out(work);
+        lay_out(work, call_.shift);
         Message& message = course_.waiting[course_.num_waiting - 1];
         const MessageParts<T> parts = message_parts(course_.stack.data() + message.at, b_);
         take(parts);
@@ -67,62 +62,6 @@ public:
     }
 
 private:
-    using Streams = typename Line<T>::Streams;
-    struct Row {
-        Vec<T> v[VECTORS];
-    };
-    static GNEWT_INLINE Row row(const T* at) {
-        Row out;
-#pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; ++v) out.v[v] = load(at + v * kWidth<T>);
-        return out;
-    }
-    static GNEWT_INLINE void put(T* at, const Row& x) {
-#pragma GCC unroll 8
-        for (int v = 0; v < VECTORS; ++v) store(at + v * kWidth<T>, x.v[v]);
-    }
-    // Call visit(v) for every vector of a row.
-    template <class Visit>
-    static GNEWT_INLINE void each(Visit visit) {
-        for_constants<VECTORS>([&](const auto v) GNEWT_LAMBDA { visit(int(decltype(v)::value)); });
-    }
-
-    // Rows of a matrix with what stands above them: [Schur complement | sizes | right-hand sides], rows q.. of R.
-    struct Rows {
-        T* r;  // [n, kRow]
-        T *size, *rho;
-    };
-
-    GNEWT_INLINE void lay_out(T* work) {
-        T* at = work;
-        const auto next = [&](int64_t count) GNEWT_LAMBDA {
-            T* out = at;
-            at += count;
-            return out;
-        };
-        const int64_t rows = (n_ + 4) * kRow;  // rows are read from up to two rows before R on, and behind R
-        before_.r = next(rows) + 2 * kRow, after_.r = next(rows) + 2 * kRow;
-        before_.size = next(kRow), before_.rho = next(kRow), after_.size = next(kRow), after_.rho = next(kRow);
-        next(2 * kRow);
-        w_ = next(p_ * kRow), c_ = next(p_ * kRow), unfolded_ = next(p_ * kRow), spread_ = next(p_ * kRow);
-        closed_ = next(p_ * kRow);
-        l_ = next(q_ * kRow), shift_ = next(q_ * kRow), x_ = next(q_ * kRow), y_ = next(q_ * kRow);
-        local_ = next(kRow), bound_ = next(kRow), unit_ = next(kRow), ones_ = next(kRow);
-        rest_mask_ = next(Line<T>::kMostRuns * kRow), pair_mask_ = next(Line<T>::kMostRuns * ldp_);
-        weight_ = next(ldp_), v_ = next(ldp_), pair_noise_ = next(ldp_);
-        pp_ = next(p_ * ldp_);
-        given_ = next(line_.at.end), next_ = next(line_.at.end);
-        std::memset(work, 0, size_t(at - work) * sizeof(T));
-        for (int64_t k = 0; k < q_; ++k) shift_[k * kRow + k] = call_.shift, ones_[k] = abs(call_.shift);
-        set_masks(line_.in_rest, line_.num_in_rest, rest_mask_, kRow);
-        set_masks(line_.in_pairs, line_.num_in_pairs, pair_mask_, ldp_);
-    }
-    // All bits are set in the places of each run.
-    static void set_masks(const LineRun* runs, int num, T* mask, int64_t width) {
-        for (int k = 0; k < num; ++k)
-            std::memset(mask + k * width + runs[k].place, 0xff, size_t(runs[k].length) * sizeof(T));
-    }
-
     // The message of the front before the line, and that of the last front.
     void take(const MessageParts<T>& from) {
         for (int64_t i = 0; i < b_; ++i) {
@@ -134,16 +73,6 @@ private:
         for (int64_t i = 0; i < b_; ++i) {
             for (int64_t j = i; j < b_; ++j) to.schur[i * to.ld + j] = before_.r[(q_ + i) * kRow + q_ + j];
             to.sizes[i] = before_.size[q_ + i], to.carried[i] = before_.rho[q_ + i];
-        }
-    }
-
-    // What the message brings to a row of the rest: `from` is a row of the message, or its sizes or right-hand sides.
-    GNEWT_INLINE void add_message(const T* from, Row& to) const {
-        for (int k = 0; k < line_.num_in_rest; ++k) {
-            const T *at = from + q_ + line_.in_rest[k].start - line_.in_rest[k].place, *mask = rest_mask_ + k * kRow;
-            each([&](int v) GNEWT_LAMBDA {
-                to.v[v] += (Vec<T>)((Lanes<T>)load(at + v * kWidth<T>) & (Lanes<T>)load(mask + v * kWidth<T>));
-            });
         }
     }
 
@@ -169,17 +98,6 @@ private:
         write_sizes();
         write_rows();
         return true;
-    }
-
-    // Call run(row, number of rows as a constant) for the rows [from, to).
-    template <class Run>
-    static GNEWT_INLINE void over_rows(int64_t from, int64_t to, Run run) {
-        constexpr int most = VECTORS == 1 ? 4 : VECTORS == 2 ? 4 : 2;
-        int64_t i = from;
-        for (; i + most <= to; i += most) run(i, Length<most>{});
-        if constexpr (most > 2)
-            if (i + 2 <= to) run(i, Length<2>{}), i += 2;
-        if (i < to) run(i, Length<1>{});
     }
 
     // PP of this front, whole; weights and right-hand sides of its pairs. False where PP is in doubt.
@@ -241,12 +159,6 @@ private:
             add_multiple(spread_ + i * kRow, size, spread_ + j * kRow);
         });
     }
-    static GNEWT_INLINE void add_multiple(T* to, T x, const T* from) {
-        each([&](int v) GNEWT_LAMBDA {
-            store(to + v * kWidth<T>, load(to + v * kWidth<T>) + x * load(from + v * kWidth<T>));
-        });
-    }
-
     // W = PP·F + C.
     GNEWT_INLINE void multiply_pairs() const {
         over_rows(0, p_, [&](int64_t i, const auto number) GNEWT_LAMBDA {
@@ -328,10 +240,14 @@ private:
     GNEWT_INLINE bool find_pivots() {
         bool good = true;
         Vec<T> top{};
+        d_[0] = after_.r[0];
         for (int64_t k = 0; k < q_; ++k) {
-            const T d = after_.r[k * kRow + k];
+            const T d = d_[k], inverse = 1 / d;
+            // Pivots wait for each other: the next one is found before its row.
+            const T *u = after_.r + k * (kRow + 1), x = u[1];
+            d_[k + 1] = u[kRow + 1] - x * inverse * x;
             good &= kept(d, after_.size[k]) & (abs(d) > Precision<T>::tiny);
-            const Row l = take_row(k, 1 / d);
+            const Row l = take_row(k, inverse);
             each([&](int v) GNEWT_LAMBDA {
                 const Vec<T> magnitude = vabs<T>(l.v[v]);
                 top = magnitude > top ? magnitude : top;
@@ -347,7 +263,7 @@ private:
     // See grows_little in ldl.hpp.
     bool grows_little() const {
         for (int64_t k = 0; k < q_; ++k) {
-            const T *l = l_ + k * kRow, d = after_.r[k * kRow + k];
+            const T *l = l_ + k * kRow, d = d_[k];
             for (int64_t j = k + 1; j < n_; ++j)
                 if (!(abs(l[j]) <= T(1 / kThreshold)) && !(abs(l[j] * (l[j] * d)) * T(kThreshold) <= after_.size[j]))
                     return false;
@@ -357,7 +273,7 @@ private:
     // See lost_row in ldl.hpp.
     bool lost() const {
         int64_t k = 0;
-        while (k < q_ && kept(after_.r[k * (kRow + 1)], after_.size[k])) ++k;
+        while (k < q_ && kept(d_[k], after_.size[k])) ++k;
         for (int64_t j = k + 1; k < q_ && j < n_; ++j)
             if (kept(after_.r[k * kRow + j], after_.size[k], after_.size[j])) return false;
         return k < q_;
@@ -371,9 +287,7 @@ private:
         for (int64_t i = 0; i < n_; ++i) unit_[i] = 1 / std::sqrt(bound_[i]);
         for (int64_t i = 0; i < p_; ++i) put(closed_ + i * kRow, row(f_ + i * kRow));
         for (int64_t k = 0; k < q_ && good; ++k) {
-            const T *u = after_.r + k * kRow, size = abs(u[k]), bound = bound_[k];
-            T top = 0;
-            for (int64_t j = k + 1; j < n_; ++j) top = max(top, abs(u[j]) * unit_[j]);
+            const T size = abs(after_.r[k * (kRow + 1)]), bound = bound_[k], top = largest_behind(k);
             good = size > Precision<T>::tiny && size * unit_[k] >= T(kThreshold) * top;
             if (cancelled(size, bound)) {
                 good &= k + 1 < q_ ? kept(size, bound) : size > rounding(bound);
@@ -385,9 +299,23 @@ private:
         return good;
     }
 
+    // The largest entry of row k behind its diagonal, in units.
+    GNEWT_INLINE T largest_behind(int64_t k) const {
+        const Row u = row(after_.r + k * kRow), unit = row(unit_), number = row(numbers_);
+        Vec<T> top{};
+        each([&](int v) GNEWT_LAMBDA {
+            const Vec<T> size = vabs<T>(u.v[v]) * unit.v[v], behind = number.v[v] > T(k) ? size : Vec<T>{};
+            top = behind > top ? behind : top;
+        });
+        T out = 0;
+        for (int64_t j = 0; j < kWidth<T>; ++j) out = max(out, top[j]);
+        return out;
+    }
+
     // Take row k, and follow the noise on the diagonal.
     GNEWT_INLINE void take_noisy(int64_t k) const {
-        const Row l = take_row(k, 1 / after_.r[k * (kRow + 1)]), u = row(after_.r + k * kRow);
+        d_[k] = after_.r[k * (kRow + 1)];
+        const Row l = take_row(k, 1 / d_[k]), u = row(after_.r + k * kRow);
         Row bound = row(bound_);
         each([&](int v) GNEWT_LAMBDA { bound.v[v] += vabs<T>(l.v[v] * u.v[v]); });
         put(bound_, bound);
@@ -407,12 +335,12 @@ private:
     // The sizes of what is passed on: in the noisy form, the noise of it.
     GNEWT_INLINE void write_sizes() {
         const int64_t above = course_.tally.positive, below = course_.tally.negative;
-        for (int64_t k = 0; k < q_; ++k) course_.tally.add(double(after_.r[k * (kRow + 1)]));
+        for (int64_t k = 0; k < q_; ++k) course_.tally.add(double(d_[k]));
         if (NOISE) {
             if (p_) find_noise();
         } else if (course_.tally.positive > above && course_.tally.negative > below) {
             for (int64_t k = 0; k < q_; ++k) {
-                const T d = abs(after_.r[k * (kRow + 1)]);
+                const T d = abs(d_[k]);
                 for (int64_t j = q_; j < n_; ++j) after_.size[j] += d * l_[k * kRow + j] * l_[k * kRow + j];
             }
         }
@@ -447,28 +375,15 @@ private:
                 put(out, row(l_ + k * kRow));  // numbers behind the row are written over
             else
                 std::memcpy(out, l_ + k * kRow, size_t(n_) * sizeof(T));
-            out[k] = after_.r[k * (kRow + 1)];
+            out[k] = d_[k];
             z[slots_[k]] = y_[k];
         }
     }
 
     Course<T>& course_;
     const Call<T>& call_;
-    Line<T>& line_;
-    const int64_t p_, q_, b_, n_, ldp_;
-    const bool cross_;
-    bool definite_;
-    const int32_t* slots_;       // of the inputs of this front
-    Rows before_, after_;        // of the front before, whose last rows are the message; and of this front
-    T *given_, *next_, *f_;      // sources of this front and of the next one; F
-    T *w_, *c_;                  // W = PP·F + C; C: [p, kRow]
-    T *unfolded_, *spread_;      // F where a pair reads another pair, and the magnitudes that went into it [p, kRow]
-    T *pp_, *weight_, *v_;       // PP [p, ldp], weights and right-hand sides of pairs
-    T* pair_noise_;              // the noise of PP's diagonal
-    T *l_, *shift_, *y_;         // L, and the shift on a diagonal [q, kRow]; right-hand sides as rows of L [q]
-    T *x_, *closed_;             // the inputs' answer to the rest [q, kRow], and F with this answer [p, kRow]
-    T *local_, *bound_, *unit_;  // of R's diagonal: what arises in this front, the noise, units
-    T *ones_, *rest_mask_, *pair_mask_;  // the shift's magnitude at the inputs; the places of runs
+    bool definite_;         // whether the diagonal of PP is positive
+    const int32_t* slots_;  // of the inputs of this front
 };
 
 }  // namespace GNEWT_ISA

@@ -17,8 +17,8 @@ class Lines {
 public:
     explicit Lines(Course<T>& course) : course_(course), plan_(course.plan) {}
 
-    // Eliminate the next fronts if they are the rest of a line, up to the first one that is in doubt: whether some front
-    // was next in a line. `good`: none was in doubt. With NOISE as the careful form does, else as the quick form does.
+    // Eliminate the next fronts if they are the rest of a line, up to the first one that is in doubt: whether the next
+    // front was in a line. `good`: none was in doubt. With NOISE as the careful form does, else as the quick form does.
     template <bool NOISE>
     bool ascend(bool& good) {
         const LineRecord* line = find(course_.next);

@@ -17,35 +17,50 @@ namespace GNEWT_ISA {
 
 constexpr int64_t kLineBytes = 64;  // of a line of the cache
 
-// A growing array. reserve() is false where an allocation failed; the old memory stays valid then.
-template <class T>
-class Buffer {
+// Blocks of memory that calls of one thread hand on to each other. Fresh pages of the system would take longer than the
+// arithmetic of a small problem. Only blocks up to a limit are kept, and nothing that is in them is ever read.
+class Pool {
 public:
-    Buffer() = default;
-    Buffer(const Buffer&) = delete;
-    Buffer& operator=(const Buffer&) = delete;
-    ~Buffer() { std::free(data_); }
-
-    // Make room for `size` elements; pointers into the buffer may move. Room is left beyond the end, so that whole
-    // vectors may be read there.
-    bool reserve(int64_t size) {
-        if (size <= capacity_) return true;
-        const int64_t wanted = size + size / 2 + 2 * kBeyond;
-        if (size > kLimit / int64_t(sizeof(T))) return false;
-        void* grown = aligned(size_t(wanted) * sizeof(T));
-        if (!grown) return false;
-        if (data_) std::memcpy(grown, data_, size_t(capacity_) * sizeof(T));
-        std::free(data_);
-        data_ = static_cast<T*>(grown);
-        capacity_ = wanted - kBeyond;
-        return true;
+    // A block of at least `bytes`; null where there is no memory. `bytes` is set to its size.
+    void* take(size_t& bytes) {
+        if (bytes > kLargest) return aligned(bytes);
+        size_t& size = bytes;
+        int best = -1;
+        for (int i = 0; i < kBlocks; ++i)
+            if (blocks_[i] && sizes_[i] >= size && (best < 0 || sizes_[i] < sizes_[best])) best = i;
+        if (best < 0 || sizes_[best] > kSpare * size + kLeast) {
+            size = size < kLeast ? kLeast : size;
+            return aligned(size);
+        }
+        size = sizes_[best];
+        void* block = blocks_[best];
+        blocks_[best] = nullptr;
+        return block;
     }
-    T* data() { return data_; }
-    T& operator[](int64_t i) { return data_[i]; }
+
+    void give(void* block, size_t size) {
+        int free = -1, least = 0;
+        for (int i = 0; i < kBlocks; ++i) {
+            if (!blocks_[i]) free = i;
+            if (sizes_[i] < sizes_[least]) least = i;
+        }
+        if (free < 0 && size <= kLargest && size > sizes_[least]) std::free(blocks_[free = least]);
+        if (free < 0 || size > kLargest) return std::free(block);
+        blocks_[free] = block;
+        sizes_[free] = size;
+    }
+
+    static Pool& of_thread() {
+        static thread_local Pool pool;
+        return pool;
+    }
+    ~Pool() {
+        for (void* block : blocks_) std::free(block);
+    }
 
 private:
-    static constexpr int64_t kLimit = int64_t(1) << 36;  // 64 GiB: delayed pivots without end stop here
-    static constexpr int64_t kBeyond = 32;               // two of the widest vectors of float
+    static constexpr int kBlocks = 16;
+    static constexpr size_t kLargest = size_t(1) << 21, kLeast = 4096, kSpare = 4;  // bytes; a block may be so much larger
 
     static void* aligned(size_t bytes) {
         constexpr size_t huge = size_t(1) << 21;  // a huge page of Linux
@@ -60,7 +75,47 @@ private:
         return memory;
     }
 
+    void* blocks_[kBlocks] = {};
+    size_t sizes_[kBlocks] = {};
+};
+
+// A growing array. reserve() is false where an allocation failed; the old memory stays valid then.
+template <class T>
+class Buffer {
+public:
+    Buffer() = default;
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+    ~Buffer() {
+        if (data_) Pool::of_thread().give(data_, bytes_);
+    }
+
+    // Make room for `size` elements; pointers into the buffer may move. Room is left beyond the end, so that whole
+    // vectors may be read there.
+    bool reserve(int64_t size) {
+        if (size <= capacity_) return true;
+        if (size > kLimit / int64_t(sizeof(T))) return false;
+        size_t bytes = size_t(size + size / 2 + 2 * kBeyond) * sizeof(T);
+        void* grown = Pool::of_thread().take(bytes);
+        if (!grown) return false;
+        if (data_) {
+            std::memcpy(grown, data_, size_t(capacity_) * sizeof(T));
+            Pool::of_thread().give(data_, bytes_);
+        }
+        data_ = static_cast<T*>(grown);
+        bytes_ = bytes;
+        capacity_ = int64_t(bytes / sizeof(T)) - kBeyond;
+        return true;
+    }
+    T* data() { return data_; }
+    T& operator[](int64_t i) { return data_[i]; }
+
+private:
+    static constexpr int64_t kLimit = int64_t(1) << 36;  // 64 GiB: delayed pivots without end stop here
+    static constexpr int64_t kBeyond = 32;               // two of the widest vectors of float
+
     T* data_ = nullptr;
+    size_t bytes_ = 0;
     int64_t capacity_ = 0;
 };
 
@@ -114,16 +169,17 @@ inline bool finite(T x) {
     return x - x == 0;
 }
 
-// eps: rounding; root: √eps, half of the digits; tiny: no smaller number is a pivot, since its inverse overflows.
+// eps: rounding; root: √eps, half of the digits; tiny: no smaller number is a pivot, since its inverse overflows; lost:
+// the share of a sum, where all that was summed is known, from which down the sum may be noise.
 template <class T>
 struct Precision;
 template <>
 struct Precision<double> {
-    static constexpr double eps = 2.220446049250313e-16, root = 1.5e-8, tiny = 1e-307;
+    static constexpr double eps = 2.220446049250313e-16, root = 1.5e-8, tiny = 1e-307, lost = 1e-9;
 };
 template <>
 struct Precision<float> {
-    static constexpr float eps = 1.1920929e-7f, root = 3.5e-4f, tiny = 2e-38f;
+    static constexpr float eps = 1.1920929e-7f, root = 3.5e-4f, tiny = 2e-38f, lost = 1e-4f;
 };
 
 // A pivot may make entries grow by at most 1 / kThreshold. The value is Duff and Reid's (1983): two digits are a small

@@ -70,6 +70,7 @@ struct CarefulFront {
     T* y;             // [candidates, columns] right-hand sides as rows of L
     T* scratch;       // see Panel::scratch_size
     int32_t primal;   // names below this can be bare: all slots of a causal plan, the inputs alone of a free plan
+    T share = T(kDoubtful);  // a row below this share of what was summed into it is lost
 
     // The noise in the diagonal entry of row c, with `top` rows eliminated: [-x; 1]ᵀ N [-x; 1] and what the elimination
     // added. N is the noise in the front as it came; x = A⁻¹a for the eliminated block A and its column a. Noise comes

@@ -52,6 +52,19 @@ struct Tally {
         positive += above, negative += M - above;
     }
 
+    // Add pivots of which the product, within [kLow, kHigh], and the smallest magnitude are known.
+    void add_product(int64_t above, int64_t below, double least, double product) {
+        positive += above, negative += below;
+        smallest = min(smallest, least);
+        const double next = product_ * product;
+        if (next > kLow && next < kHigh) {
+            product_ = next;
+        } else {
+            sum_ += std::log(product_) + std::log(product);
+            product_ = 1;
+        }
+    }
+
     double logdet() const { return sum_ + std::log(product_); }
 
     // Add a 2×2 pivot [[a, b], [b, c]]. Its determinant is b²·(ac/b² - 1): quotients neither over- nor underflow.

@@ -32,11 +32,12 @@ struct PlanView {
     int64_t num_unknowns() const { return 2 * int64_t(num_slots()) - num_inputs(); }
     bool causal() const { return data[kIsCausal] != 0; }
 
-    // Numbers in the rows of L of a causal plan where no pivot is moved.
+    // Numbers in the rows of L where no pivot is moved.
     int64_t rows_size() const { return (int64_t(data[kRowsHigh]) << 31) + data[kRowsLow]; }
 
     // Records of all fronts, and the lists that FrontRecord counts from.
     const FrontRecord* fronts() const { return reinterpret_cast<const FrontRecord*>(data + data[kFrontsAt]); }
+    const int32_t* segments() const { return data + data[kSegmentsAt]; }
     const int32_t* slots() const { return data + data[kSlotsAt]; }
     const int32_t* sources() const { return data + data[kSourcesAt]; }
 

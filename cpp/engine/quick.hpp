@@ -8,6 +8,7 @@
 #pragma once
 #include "chain.hpp"
 #include "course.hpp"
+#include "lanes.hpp"
 #include "ldl.hpp"
 #include "lines.hpp"
 #include "load.hpp"
@@ -39,7 +40,8 @@ struct QuickParts {
 template <class T>
 class Quick {
 public:
-    explicit Quick(Course<T>& course) : course_(course), call_(course.call), plan_(course.plan), lines_(course) {}
+    explicit Quick(Course<T>& course)
+        : course_(course), call_(course.call), plan_(course.plan), lanes_(course), lines_(course) {}
 
     bool reserve() {
         const int64_t p = plan_.data[kMaxPairs], n = plan_.data[kMaxRest];
@@ -51,25 +53,35 @@ public:
     bool ascend() {
         int32_t& f = course_.next;
         while (f < plan_.num_fronts()) {
+            if (!lanes_.begin(f)) return false;
             const Front front = plan_.front(f);
             Gathering<T>& gathering = course_.gathering;
-            if (!gathering.look_ahead(plan_, f, course_.columns) || gathering.is(f)) return false;
+            if (plan_.causal() && !gathering.look_ahead(plan_, f, course_.columns)) return false;
+            if (lanes_.done(f)) {
+                if (!lanes_.pass_on(f, front.shape)) return false;
+                go_on(f, front);
+                continue;
+            }
+            if (!plan_.causal()) {
+                if (!eliminate_small(f, front)) return false;
+                continue;
+            }
+            if (gathering.is(f)) return false;
             if (gathering.ahead_of(f) && gathering.add_leaf(front, call_.sources, work_.data())) {
                 ++f;
                 continue;
             }
-            for (int32_t k = 1; k <= front.num_children; ++k)
-                if (course_.waiting[course_.num_waiting - k].delayed) return false;
+            if (any_delayed(front)) return false;
             bool good = true;
             if (!as_stages(f, front.shape,
                            [&](const auto& stage) {
                                clear(front.shape, false);
                                good = eliminate_chain(course_, stage, work_.data(), saved_.data());
                            }) &&
-                !lines_.template ascend<false>(good)) {
+                !lines_.template ascend<false>(good) && !eliminate_small(f, front)) {
                 ask_for_sources(f + 1, false);
                 good = eliminate(f, front);
-                if (good) course_.gather(f), ++f, course_.factor += rows_of_l(front.shape);
+                if (good) go_on(f, front);
             }
             if (!good) return false;
         }
@@ -129,6 +141,27 @@ private:
         if (size <= cleared_) return;
         std::memset(work_.data() + cleared_, 0, size_t(size - cleared_) * sizeof(T));
         cleared_ = size;
+    }
+
+    // Front f is done: its message is on the stack.
+    void go_on(int32_t& f, const Front& front) {
+        course_.gather(f);
+        ++f;
+        course_.factor += rows_of_l(front.shape);
+    }
+    bool any_delayed(const Front& front) {
+        bool any = false;
+        for (int32_t k = 1; k <= front.num_children; ++k)
+            any |= course_.waiting[course_.num_waiting - k].delayed != 0;
+        return any;
+    }
+    // Eliminate front f if it is small and has no pairs; false where it is not, or is in doubt.
+    bool eliminate_small(int32_t& f, const Front& front) {
+        if (front.shape.p || course_.columns != 1 || !LaneFronts<T>::is_small(front.shape) || any_delayed(front))
+            return false;
+        if (!lanes_.eliminate(f, front)) return false;
+        go_on(f, front);
+        return true;
     }
 
     static int64_t rows_of_l(const Shape& shape) { return int64_t(shape.q) * (shape.q + shape.b); }
@@ -365,7 +398,7 @@ private:
         const MessageParts<T> message = message_parts(course_.stack.data() + base, b);
         const Rows<T> rows{at.r, ld, at.n, at.rho, columns, at.size, course_.factor, at.y};
         if (!eliminate_rows<T, 0, false>(rows, q, kUpper, {message.schur, message.ld}, course_.tally, [] {})) {
-            course_.lost = lost_row(rows, q);
+            course_.lost = lost_row(rows, q, course_.lost_share());
             return false;
         }
         scatter(at.y, course_.z.data(), front.slots + at.p, q, columns);
@@ -407,6 +440,7 @@ private:
     Course<T>& course_;
     const Call<T>& call_;
     const PlanView& plan_;
+    LaneFronts<T> lanes_;
     Lines<T> lines_;
     Ahead<T> ahead_;
     int32_t asked_shape_ = -1, no_stage_ = -1;

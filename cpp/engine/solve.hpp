@@ -221,7 +221,7 @@ inline void back_substitute(const PlanView& plan, const T* sources, const T* fac
     for (int64_t f = int64_t(plan.num_fronts()) - 1; f >= 0; --f) {
         const Front front = plan.front(f);
         const int64_t q = front.shape.q, n = q + front.shape.b;
-        if (plan.causal()) factor_end -= q * n;
+        factor_end -= q * n;
         if (record.front != f) {
             descend(front, sources, factor_end, z, columns, local);
             continue;
@@ -253,6 +253,26 @@ inline void lift_pairs(const Front& front, const T* sources, T* x, T* rest, int6
     }
 }
 
+// u := P⁻¹u for a 2×2 pivot P = [[a, b], [b, c]] and two rows of right-hand sides.
+template <class T>
+inline void divide_pair(T a, T b, T c, T* u, int64_t columns) {
+    const T x = a / b, y = c / b, t = 1 / ((x * y - 1) * b);
+    for (int64_t k = 0; k < columns; ++k) {
+        const T i = u[k], j = u[columns + k];
+        u[k] = (y * i - j) * t;
+        u[columns + k] = (x * j - i) * t;
+    }
+}
+
+// Eliminate a state and its dual, whose rows of L begin at `l`, in right-hand sides of `left` rows. The entry between
+// the two stands below the diagonal.
+template <class T>
+inline void lift_twins(const T* l, int64_t n, int64_t left, T* u, int64_t columns) {
+    for (int64_t i = 0; i < 2; ++i)
+        subtract_multiples(u + 2 * columns, l + i * n + 2, u + i * columns, left - 2, columns);
+    divide_pair(l[0], l[n], l[n + 1], u, columns);
+}
+
 // Divide the rows of a record by its pivots.
 template <class T>
 inline void divide(const RecordWalk<T>& record, const T* l, T* z, int64_t columns) {
@@ -263,12 +283,7 @@ inline void divide(const RecordWalk<T>& record, const T* l, T* z, int64_t column
             for (int64_t c = 0; c < columns; ++c) u[c] /= a;
             continue;
         }
-        const T x = a / b, y = l[(k + 1) * record.n + k + 1] / b, t = 1 / ((x * y - 1) * b);
-        for (int64_t c = 0; c < columns; ++c) {
-            const T i = u[c], j = u[columns + c];
-            u[c] = (y * i - j) * t;
-            u[columns + c] = (x * j - i) * t;
-        }
+        divide_pair(a, b, l[(k + 1) * record.n + k + 1], u, columns);
         ++k;
     }
 }
@@ -305,14 +320,16 @@ inline void solve_again(const PlanView& plan, const T* sources, const T* factor,
             record.next();
         } else {
             if (!p) gather(rest, z, front.slots, n, columns);
-            for (int64_t k = 0; k < q; ++k) {
+            const int64_t twins = 2 * front.shape.num_twins;
+            for (int64_t k = 0; k < twins; k += 2) lift_twins(factor + k * (n + 1), n, n - k, rest + k * columns, columns);
+            for (int64_t k = twins; k < q; ++k) {
                 T* u = rest + k * columns;
                 subtract_multiples(u + columns, factor + k * n + k + 1, u, n - k - 1, columns);
                 for (int64_t c = 0; c < columns; ++c) u[c] /= factor[k * n + k];
             }
             scatter(rest, z, front.slots + p, n, columns);
         }
-        if (plan.causal()) factor += q * n;
+        factor += q * n;
     }
     zero_null(records, z, columns);
     back_substitute(plan, sources, factor, records, z, columns, local);

@@ -1,0 +1,108 @@
+// Local models as an XLA custom call, which src/gnewt/kkt/derivatives/native.py makes.
+// Leading axes are batch axes: on each of them an operand has the size of the batch, or one.
+#include <cstring>
+#include <vector>
+
+#include "batched.hpp"
+#include "call.hpp"
+#include "linearize_call.hpp"
+
+namespace gnewt::engine {
+namespace {
+
+const Linearizer& chosen_linearizer() {
+    static const Linearizer* chosen = [] {
+#ifdef GNEWT_X86
+        const char* isa = chosen_engine().isa;
+        if (std::strcmp(isa, "avx512") == 0) return avx512_linearizer();
+        if (std::strcmp(isa, "avx2") == 0) return avx2_linearizer();
+#endif
+        return baseline_linearizer();
+    }();
+    return *chosen;
+}
+
+bool run(const LinearizeCall<double>& call) { return chosen_linearizer().run_f64(call); }
+bool run(const LinearizeCall<float>& call) { return chosen_linearizer().run_f32(call); }
+
+template <ffi::DataType D>
+ffi::Error linearize(ffi::Buffer<ffi::S32> tables, ffi::Buffer<ffi::S32> code, ffi::Buffer<D> constants,
+                     ffi::Buffer<D> slots, ffi::RemainingArgs rest, ffi::ResultBuffer<D> value,
+                     ffi::ResultBuffer<D> duals, ffi::ResultBuffer<D> sources) {
+    using T = ffi::NativeType<D>;
+    auto refuse = [](const char* what) { return ffi::Error::InvalidArgument(what); };
+    const auto shape = duals->dimensions();
+    if (shape.size() < 1) return refuse("gnewt: duals without an axis");
+    const ffi::Span<const int64_t> batch(shape.begin(), shape.size() - 1);
+    const Batched at(slots, 1), values(*value, 0), lam(*duals, 1), found(*sources, 1), given_tables(tables, 1),
+        given_code(code, 1), given_constants(constants, 1);
+    std::vector<ffi::Buffer<D>> buffers;
+    for (size_t i = 0; i < rest.size(); ++i) {
+        const auto operand = rest.get<ffi::Buffer<D>>(i);
+        if (!operand.has_value()) return refuse("gnewt: an operand of another precision");
+        buffers.push_back(*operand);
+    }
+    std::vector<Batched<ffi::Buffer<D>>> operands;
+    std::vector<int64_t> sizes;
+    bool fits = at.fits(batch) && values.fits(batch) && found.fits(batch) && at.size() == lam.size() &&
+                given_tables.fits(batch) && given_code.fits(batch) && given_constants.fits(batch);
+    for (auto& buffer : buffers) {
+        operands.emplace_back(buffer, 1);
+        sizes.push_back(operands.back().size());
+        fits = fits && operands.back().fits(batch);
+    }
+    if (!fits) return refuse("gnewt: operands of linearize do not fit together");
+    int64_t count = 1;
+    for (int64_t d : batch) count *= d;
+    std::vector<const T*> pointers(operands.size());
+    for (int64_t e = 0; e < count; ++e) {
+        for (size_t i = 0; i < operands.size(); ++i) pointers[i] = operands[i].at(e, batch);
+        const LinearizeCall<T> call{given_tables.at(e, batch),
+                                    given_tables.size(),
+                                    given_code.at(e, batch),
+                                    given_code.size(),
+                                    given_constants.at(e, batch),
+                                    given_constants.size(),
+                                    at.at(e, batch),
+                                    pointers.data(),
+                                    sizes.data(),
+                                    int64_t(sizes.size()),
+                                    values.at(e, batch),
+                                    lam.at(e, batch),
+                                    lam.size(),
+                                    found.at(e, batch),
+                                    found.size()};
+        if (!run(call)) return refuse("gnewt: the integers of a linearisation do not fit its numbers");
+    }
+    return ffi::Error::Success();
+}
+
+template <ffi::DataType D>
+auto binding() {
+    return ffi::Ffi::Bind()
+        .Arg<ffi::Buffer<ffi::S32>>()
+        .template Arg<ffi::Buffer<ffi::S32>>()
+        .template Arg<ffi::Buffer<D>>()
+        .template Arg<ffi::Buffer<D>>()
+        .RemainingArgs()
+        .template Ret<ffi::Buffer<D>>()
+        .template Ret<ffi::Buffer<D>>()
+        .template Ret<ffi::Buffer<D>>();
+}
+
+}  // namespace
+}  // namespace gnewt::engine
+
+using namespace gnewt::engine;
+
+// The linearisation without XLA. `call` is a LinearizeCall of double, or of float if `single`; zero where it fails.
+extern "C" __attribute__((visibility("default"))) int gnewt_linearize(int single, const void* call) {
+    return single ? run(*static_cast<const LinearizeCall<float>*>(call))
+                  : run(*static_cast<const LinearizeCall<double>*>(call));
+}
+
+// The macro declares extern "C" functions; the pragma makes them visible in a library that hides its symbols.
+#pragma GCC visibility push(default)
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_linearize_f64, linearize<ffi::F64>, binding<ffi::F64>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_linearize_f32, linearize<ffi::F32>, binding<ffi::F32>());
+#pragma GCC visibility pop
