@@ -12,7 +12,8 @@ CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp cpp/*/*.inc)
 SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
 .PHONY: help demo test test-all test-native lint format native clean \
-	bench bench-engines bench-step bench-light bench-first bench-cutest bench-scaling bench-control bench-gate bench-baseline
+	bench bench-engines bench-step bench-light bench-eager bench-first bench-cutest bench-orders bench-scaling \
+	bench-control bench-gate bench-baseline
 
 help:
 	@echo "make demo      make $(VENV), install, run the demo (writes gnewt_demo.png)"
@@ -78,12 +79,21 @@ bench-step: $(BENCH)/.installed
 bench-light: $(VENV)/.dev-installed
 	$(BIN)/python benchmarks/light.py --tracing
 
+# Eager calls after the first: what Python costs.
+bench-eager: $(VENV)/.dev-installed
+	$(BIN)/python benchmarks/eager.py
+
 # First calls, with all cores: most of it is compilation.
 bench-first: $(VENV)/.dev-installed
 	$(BIN)/python benchmarks/first_call.py
 
 bench-cutest: $(BENCH)/.installed
 	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/cutest_step.py
+
+# AMD and METIS are for this comparison alone; without them SuperLU is the only peer. G2O names files with pose graphs.
+bench-orders: $(BENCH)/.installed
+	-$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check pymetis cvxopt
+	$(BENCH)/bin/python benchmarks/orders.py --cutest --g2o $(G2O)
 
 bench-scaling: $(BENCH)/.installed
 	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/scaling.py

@@ -10,7 +10,7 @@ import numpy as np
 from gnewt.kkt.engines.native import engine as native
 from gnewt.kkt.engines.native.packing import NativeLayout, lay_out_native
 from gnewt.plan import make_plan
-from helpers.random_kkt import KINDS, random_sources, random_structure
+from helpers.random_kkt import KINDS, random_line, random_sources, random_structure
 
 
 def dump(path: Path, layout: NativeLayout, sources: np.ndarray, shift: float, rhs: np.ndarray) -> None:
@@ -39,7 +39,7 @@ def dump_random(path: Path, count: int) -> None:
     """Write random problems of every kind, along causal and free orders, with one to four right-hand sides."""
     path.unlink(missing_ok=True)
     for number in range(count):
-        structure = random_structure(number)
+        structure = random_line(number) if number % 3 == 0 else random_structure(number)
         order = ("causal_min_degree", "min_degree", "reverse_time", "nested_dissection", "hessian")[
             number % 5
         ]
@@ -48,7 +48,7 @@ def dump_random(path: Path, count: int) -> None:
         sources = random_sources(structure, KINDS[number // 5 % len(KINDS)], rng)
         if number % 97 == 0 and len(sources):
             sources[len(sources) // 2] = np.nan
-        rhs = rng.normal(size=(plan.num_inputs, 1 + number % 4))
+        rhs = rng.normal(size=(plan.num_inputs, 1 + number // 3 % 4 * (number % 2)))
         dump(path, lay_out_native(plan, len(sources)), sources, 0.1 * (number % 2), rhs)
 
 

@@ -132,6 +132,42 @@ def random_line(seed: int) -> Structure:
     return Structure(tuple(every), inputs, inputs + stages * nx, None, (), ())
 
 
+def random_tree(seed: int) -> Structure:
+    """Arms that look alike around a few inputs: inputs and nodes of their own, terms that couple an arm with the middle, and
+    sums over all arms. Sources of all arms stand together.
+    """
+    rng = np.random.default_rng(seed)
+    arms, own, made = int(rng.integers(3, 20)), int(rng.integers(1, 4)), int(rng.integers(0, 3))
+    middle, sums = int(rng.integers(0, 3)), int(rng.choice([0, 0, 1, 2]))
+    u = np.arange(arms * own, dtype=np.int32).reshape(arms, own)
+    common = np.arange(arms * own, arms * own + middle, dtype=np.int32)
+    inputs = arms * own + middle
+    x = inputs + np.arange(arms * made, dtype=np.int32).reshape(arms, made)
+    total = inputs + arms * made + np.arange(sums, dtype=np.int32)
+    beside = np.broadcast_to(common, (arms, middle))
+    families: list[Family] = []
+
+    def add(args: np.ndarray, outs: np.ndarray | None, diagonal: float) -> None:
+        k, m = args.shape[1], 1 if outs is None else outs.shape[1]
+        hess = rng.random((k, k)) < rng.choice([0.0, 0.5, 1.0])
+        hess |= np.eye(k, dtype=bool) & (rng.random(k) < diagonal)
+        jac = np.ones((m, k), bool) if outs is None else rng.random((m, k)) < rng.choice([0.5, 1.0])
+        for i in range(len(args)):
+            made_here = None if outs is None else outs[i : i + 1]
+            families.append(Family(_nothing, args[i : i + 1], made_here, (), jac, hess | hess.T))
+
+    if made:
+        add(np.concatenate([u, beside], 1), x, 0.3)
+    for _ in range(int(rng.integers(1, 3))):
+        add(np.concatenate([u, x, beside], 1) if rng.random() < 0.7 else u, None, 0.9)
+    if sums:
+        add(np.concatenate([u, x], 1), np.broadcast_to(total, (arms, sums)), 0.5)
+        add(total[None], None, 0.9)
+    if middle:
+        add(common[None], None, 0.9)
+    return Structure(tuple(families), inputs, inputs + arms * made + sums, None, (), ())
+
+
 def random_sources(structure: Structure, kind: str, rng: np.random.Generator) -> np.ndarray:
     """Local derivatives in the order of the vector of sources (graph/plan.py)."""
     unit = np.ones(structure.num_slots)

@@ -414,7 +414,7 @@ def test_a_layout_stores_every_source_once_where_it_belongs():
             shape_at, _, source_at, _ = array[array[5] + 4 * f : array[5] + 4 * f + 4]
             shape = array[array[6] + shape_at :]
             for k in range(shape[4]):
-                _, _, rows, length, dlen, step, dstep, _, _ = shape[10 + 9 * k : 19 + 9 * k]
+                _, _, rows, length, dlen, step, dstep, _, _ = shape[11 + 9 * k : 20 + 9 * k]
                 start = array[array[8] + source_at + k]
                 for i in range(rows):
                     at = start + i * step + dstep * i * (i - 1) // 2

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
+import gnewt
 from gnewt.kkt.engines.native import engine as native
 from gnewt.kkt.engines.native.packing import lay_out_native
 from gnewt.plan import make_plan
@@ -31,6 +32,7 @@ class Expanded:
     runs: list
     slots: list
     num_children: int
+    num_twins: int
 
 
 def expand(array):
@@ -39,8 +41,8 @@ def expand(array):
     for f in range(array[1]):
         shape_at, slots_at, sources_at, children = array[array[5] + 4 * f : array[5] + 4 * f + 4]
         shape, sources = array[array[6] + shape_at :][:20000], array[array[8] + sources_at :][:20000]
-        p, q, b, flags, num_blocks, num_diag, num_pairs, num_inputs, num_runs, _ = shape[:10]
-        numbers, at = [], 10
+        p, q, b, flags, num_blocks, num_diag, num_pairs, num_inputs, num_runs, _, num_twins = shape[:11]
+        numbers, at = [], 11
         for k in range(num_blocks):
             kind, transposed, rows, length, dlen, step, dstep, row, col = shape[at : at + 9]
             at += 9
@@ -56,7 +58,7 @@ def expand(array):
             at += width * length
         diagonal = [(c, s) for (c,), s in zip(lists[0], sources[num_blocks:], strict=False)]
         slots = array[array[7] + slots_at : array[7] + slots_at + p + q + b]
-        out.append(Expanded(p, q, b, flags, numbers, diagonal, *lists[1:], slots, children))
+        out.append(Expanded(p, q, b, flags, numbers, diagonal, *lists[1:], slots, children, num_twins))
     return out
 
 
@@ -69,7 +71,10 @@ def expected(plan, i):
         p = len(slots)
         slots += [u for u in mine if u < plan.num_inputs] + plan.separator(i).tolist()
     else:
-        slots, p = names, 0
+        duals = plan.num_slots - plan.num_inputs
+        twins = [u for u in mine if plan.num_inputs <= u < plan.num_slots and u + duals in mine]
+        slots, p = [name for u in twins for name in (u, u + duals)], 0
+        slots += [u for u in names if u not in slots]
     place = {u: k for k, u in enumerate(slots)}
     if plan.causal:
         duals = plan.num_slots - plan.num_inputs
@@ -116,6 +121,7 @@ def test_every_number_is_at_its_place(order, merge):
             check_flags(plan, i, front, fronts)
         if not plan.causal:
             check_pairs_and_inputs(plan, fronts)
+        check_groups(plan, layout.array.astype(int).tolist(), fronts)
 
 
 def check_runs(plan, i, front, fronts):
@@ -158,6 +164,44 @@ def check_pairs_and_inputs(plan, fronts):
     states = range(plan.num_inputs, plan.num_slots)
     assert sorted(pairs) == [(s + plan.num_slots - plan.num_inputs, s) for s in states]
     assert sorted(inputs) == list(range(plan.num_inputs))
+
+
+def check_groups(plan, array, fronts):
+    """Members of a group have the same sizes, and their children are members before them, in the same segment."""
+    at, seen = array[12], set()
+    for _ in range(array[13]):
+        begin, end, num_groups, length = array[at : at + 4]
+        here, k = set(), at + 4
+        for _ in range(num_groups):
+            count, group = array[k], []
+            k += 1
+            for _ in range(count):
+                member, k = array[k], k + 1
+                children = np.flatnonzero(plan.parent == member).tolist()
+                assert array[k : k + len(children)] == children
+                assert set(children) <= here
+                k += len(children)
+                group.append(member)
+            assert len(group) >= 3
+            assert len({(fronts[i].p, fronts[i].q, fronts[i].b, fronts[i].num_twins) for i in group}) == 1
+            here |= set(group)
+        assert k == at + length
+        assert here <= set(range(begin, end)) - seen
+        at, seen = k, seen | here
+
+
+def test_leaves_that_look_alike_are_in_groups():
+    g = gnewt.Graph()
+    shared = g.input(name="shared")
+    for i in range(30):
+        own = g.input((2,), name=f"own{i}")
+        g.loss(lambda own, shared: (own * shared).sum(), own, shared)
+    plan = make_plan(g.structure(), "causal", merge=False)
+    layout = lay_out_native(plan, int(plan.source.max()) + 1)
+    array = layout.array.astype(int).tolist()
+    assert array[13] == 1
+    assert array[array[12] + 2 :][2] >= 29
+    check_groups(plan, array, expand(layout.array))
 
 
 def renumber(plan, order):

@@ -20,6 +20,7 @@ from helpers.random_kkt import (
     random_line,
     random_sources,
     random_structure,
+    random_tree,
 )
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="the native library is not built")
@@ -34,11 +35,12 @@ def check(
     make: Callable[[int], Structure] = random_structure,
     orders: list[str] = ORDERS,
     most_columns: int = 8,
+    merge: bool = True,
 ) -> list[str]:
     """Check graph `number` with two sorts of numbers; return what these problems were."""
     structure = make(number)
     order = orders[number % len(orders)]
-    plan = make_plan(structure, order)
+    plan = make_plan(structure, order, merge=merge)
     outcomes = []
     for kind in (KINDS[number // 5 % len(KINDS)], KINDS[(number // 5 + 4) % len(KINDS)]):
         rng = np.random.default_rng(number)
@@ -162,3 +164,22 @@ def test_random_lines():
 @pytest.mark.parametrize("block", range(1, 10))
 def test_a_thousand_random_lines(block):
     check_lines(range(100 * block, 100 * (block + 1)))
+
+
+def check_trees(numbers: range) -> None:
+    outcomes = Counter(o for n in numbers for o in check(n, random_tree, ORDERS, 1, n % 3 == 0))
+    assert outcomes["regular"] > len(numbers) // 2, outcomes
+    assert outcomes["singular"] > len(numbers) // 4, outcomes
+    assert outcomes["false alarm"] + outcomes["missed"] <= len(numbers) // 50, outcomes
+    assert outcomes["wrong rank"] <= len(numbers) // 20, outcomes
+
+
+def test_random_trees():
+    """Branches that look alike, most of them not merged: small fronts are eliminated side by side in the lanes of vectors."""
+    check_trees(range(60))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(1, 10))
+def test_a_thousand_random_trees(block):
+    check_trees(range(100 * block, 100 * (block + 1)))

@@ -8,14 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gnewt.graph import Family
+from gnewt.graph import Family, Structure
 from gnewt.jaxprs import flatten_jaxpr, fold_program
 from gnewt.jaxprs.flatten import VALUE_CALLS
 from gnewt.jaxprs.twins import twin_of
-from gnewt.kkt.derivatives.interpreted import Interpreted, interpret
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.local import Written
 from gnewt.kkt.derivatives.machine import OPERATIONS, available
+from gnewt.kkt.derivatives.native import code_of, native_models
 from gnewt.kkt.derivatives.written import write_derivatives
 
 
@@ -71,18 +71,38 @@ def several(x):
 LOSSES = [smooth, roots_and_logarithms, functions, branches, own_rules, detached]
 
 
-def local(fn, x, is_loss, machine):
+def compiled(fn, x, lam):
+    """Derivatives of fn at every row of x by XLA: values, rows of J, rows of H; lam is None for a loss."""
     n, k = x.shape
-    m = 1 if is_loss else jnp.size(fn(x[0]))
-    outs = None if is_loss else np.zeros((n, m), np.int32)
+    outs = None if lam is None else np.zeros((n, lam.shape[1]), np.int32)
     family = Family(fn, np.zeros((n, k), np.int32), outs)
     written = write_derivatives(family, x.dtype, ())
     assert written is not None
-    if not machine:
-        return Written(written, family, x.T, (), Keeper(x[0]))
-    made = interpret(written, family, x.dtype)
-    assert made is not None
-    return Interpreted(written, made, family, x.T, (), Keeper(x[0]))
+    found = Written(written, family, x.T, (), Keeper(x[0]))
+    value = found.values() if lam is None else jnp.zeros(n, x.dtype)
+    return value.sum(), found.jacobian().rows, found.hessian(None if lam is None else lam.T).T
+
+
+def on_the_machine(fn, x, lam):
+    """The same by the native library, in a structure whose losses weigh the outputs of fn by lam."""
+    (n, k), m = x.shape, 0 if lam is None else lam.shape[1]
+    args = np.arange(n * k, dtype=np.int32).reshape(n, k)
+    outs = n * k + np.arange(n * m, dtype=np.int32).reshape(n, m)
+    families = [Family(fn, args, None if lam is None else outs)]
+    data = [()]
+    if lam is not None:
+        families.append(Family(lambda y, w: y @ w, outs, None, (0,), hess_pattern=np.zeros((m, m), bool)))
+        data.append((lam,))
+    inputs = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    structure = Structure(
+        tuple(families), n * k, n * (k + m), jax.tree.structure(0), (inputs,), ("x",), tuple(data)
+    )
+    slots = jnp.concatenate([x.ravel(), jnp.zeros(n * m, x.dtype)])
+    assert all(code_of(structure, f, x.dtype, data[f]) is not None for f in range(len(families)))
+    value, duals, sources = native_models(structure, structure.maps, structure.data, slots, "exact")
+    if lam is None:
+        return value, duals.reshape(n, k), sources.reshape(n, -1)
+    return jnp.zeros((), x.dtype), *jnp.split(sources, [n * m * k])
 
 
 def points(dtype):
@@ -90,19 +110,18 @@ def points(dtype):
 
 
 @pytest.mark.parametrize(
-    "machine", [False, pytest.param(True, marks=pytest.mark.skipif(not available(), reason="no library"))]
+    "ours",
+    [
+        compiled,
+        pytest.param(on_the_machine, marks=pytest.mark.skipif(not available(), reason="no library")),
+    ],
 )
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("fn", [*LOSSES, several], ids=lambda f: f.__name__)
-def test_derivatives_are_those_of_jax(fn, dtype, machine):
+def test_derivatives_are_those_of_jax(fn, dtype, ours):
     x, is_loss = points(dtype), fn is not several
-    lam = jnp.asarray(np.random.default_rng(1).standard_normal((2, len(x))), dtype)
-
-    @jax.jit
-    def ours(x):
-        found = local(fn, x, is_loss, machine)
-        value = found.values() if is_loss else jnp.zeros(len(x), x.dtype)
-        return value, found.jacobian().rows, found.hessian(None if is_loss else lam)
+    weights = jnp.asarray(np.random.default_rng(1).standard_normal((len(x), 2)), dtype)
+    lam = None if is_loss else weights
 
     @jax.jit
     @jax.vmap
@@ -111,10 +130,12 @@ def test_derivatives_are_those_of_jax(fn, dtype, machine):
         value = fn(x) if is_loss else 0.0
         return value, jnp.ravel(jax.jacfwd(fn)(x)), jax.hessian(weighted)(x)[np.tril_indices(3)]
 
-    mine, jaxs = ours(x), theirs(x, lam.T)
+    value, jacobian, hessian = theirs(x, weights)
     tolerance = 1e-12 if dtype == "float64" else 3e-4
-    for ours_, theirs_ in zip((mine[0], mine[1], mine[2].T), jaxs, strict=True):
-        np.testing.assert_allclose(ours_, theirs_, rtol=tolerance, atol=tolerance * np.abs(theirs_).max())
+    found = jax.jit(lambda x: ours(fn, x, lam))(x)
+    for mine, jaxs in zip(found, (value.sum(), jacobian, hessian), strict=True):
+        mine = mine.reshape(jaxs.shape)
+        np.testing.assert_allclose(mine, jaxs, rtol=tolerance, atol=tolerance * np.abs(jaxs).max())
 
 
 @pytest.mark.skipif(not available(), reason="no library")
@@ -122,19 +143,57 @@ def test_the_machine_maps_over_batches_and_passes_nan_on():
     x = points("float64").at[3, 0].set(jnp.nan)
 
     def hessian(x):
-        return local(smooth, x, True, True).hessian(None)
+        return on_the_machine(smooth, x, None)[2]
 
     batch = jnp.stack([x, 2 * x, x - 1])
     np.testing.assert_array_equal(jax.jit(jax.vmap(hessian))(batch), jnp.stack([hessian(b) for b in batch]))
-    assert np.isnan(hessian(x)[:, 3]).any() and np.isfinite(hessian(x)[:, 4]).all()
+    assert np.isnan(hessian(x)[3]).any() and np.isfinite(hessian(x)[4]).all()
+
+
+ARGUMENTS = {
+    "exp": np.array(
+        [-800.0, -745.2, -708.0, -1e-300, 0.0, 1e-9, 0.3, 1.0, 700.0, 709.9, np.inf, -np.inf, np.nan]
+    ),
+    "expm1": np.array(
+        [-800.0, -40.0, -0.4, -1e-20, 0.0, 1e-9, 0.3, 0.4, 38.0, 45.0, 709.0, 720.0, -np.inf, np.nan]
+    ),
+    "tanh": np.array([-300.0, -20.0, -0.3, -1e-20, 0.0, 1e-9, 0.5, 19.0, 25.0, np.inf, -np.inf, np.nan]),
+    "logistic": np.array([-800.0, -30.0, -0.3, 0.0, 1e-9, 0.5, 40.0, np.inf, -np.inf, np.nan]),
+    "log": np.array([1e-300, 0.3, 0.70710678, 0.99999999, 1.0, 1.0000001, 1.41421357, 2.0, 1e300]),
+    "sin": np.array(
+        [-1e5, -355.0, -3.0, -1e-20, 0.0, 0.7853981, 1.5707963267948966, 3.141592653589793, 22.0, 99999.0]
+    ),
+}
+ARGUMENTS["cos"] = ARGUMENTS["sin"]
+BEYOND = {"log": np.array([0.0, -1.0, np.inf, np.nan]), "sin": np.array([1e6, 1e300, np.inf, np.nan])}
+"""Arguments that are left to the C library."""
+EXACT = {"exp": np.exp, "expm1": np.expm1, "tanh": np.tanh, "log": np.log, "sin": np.sin, "cos": np.cos}
+
+
+@pytest.mark.skipif(not available(), reason="no library")
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_functions_of_vectors_are_good_to_rounding(name):
+    random = np.random.default_rng(0).standard_normal(1000) * np.repeat([0.1, 1, 10, 100], 250)
+    random = np.abs(random) + 1e-3 if name == "log" else random
+    for some in (ARGUMENTS[name], random, BEYOND.get(name, random[:3])):
+        x = jnp.asarray(some)[:, None]
+        with np.errstate(all="ignore"):
+            exact = 1 / (1 + np.exp(-some)) if name == "logistic" else EXACT[name](some)
+        found = values_on_the_machine(getattr(jax.lax, name), x)
+        np.testing.assert_allclose(found, exact, rtol=1e-15, atol=1e-300)
+
+
+def values_on_the_machine(function, x):
+    """f at every row of x: the gradient of f(x)·y with respect to y, where y is a second argument."""
+    pairs = jnp.concatenate([x, jnp.ones_like(x)], axis=1)
+    return np.asarray(on_the_machine(lambda v: function(v[0]) * v[1], pairs, None)[1])[:, 1]
 
 
 @pytest.mark.skipif(not available(), reason="no library")
 @pytest.mark.parametrize("mapped", [False, True])
-def test_numpy_runs_what_the_machine_runs(mapped):
+def test_programs_of_numpy_call_the_machine(mapped):
     def derivatives(x):
-        parts = [local(fn, x, True, True) for fn in LOSSES]
-        return [(part.values(), part.jacobian().rows, part.hessian(None)) for part in parts]
+        return [on_the_machine(fn, x, None) for fn in LOSSES]
 
     function, x = derivatives, points("float64")
     if mapped:
@@ -158,5 +217,8 @@ def test_operations_are_numbered_as_in_the_library():
         "is_finite": "isfinite",
         "is_nonzero": "isnonzero",
         "integer_pow": "power",
+        "mul_add": "muladd",
+        "mul_sub": "mulsub",
+        "sub_mul": "submul",
     }
     assert library == [renamed.get(name, name) for name in OPERATIONS]

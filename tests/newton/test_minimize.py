@@ -1,6 +1,7 @@
 """Algorithm 1: from far away to a stationary point with a positive definite Hessian, or an honest status."""
 
 import itertools
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -210,3 +211,28 @@ def test_a_start_without_a_gradient_that_is_no_minimum_is_told():
 def test_a_class_is_no_search():
     with pytest.raises(gnewt.PlanError, match=r"TrustRegion\(\)"):
         gnewt.minimize(lambda x: jnp.sum(x**2), jnp.ones(2), search=TrustRegion)  # type: ignore[arg-type]
+
+
+def test_steps_that_were_taken_often_are_compiled_and_the_same(monkeypatch):
+    def f(x):
+        return jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+    start = jnp.array([-1.2, 1.0, -0.5])
+    host = gnewt.minimize(f, start)
+    short = gnewt.minimize(f, start, max_steps=9)
+    monkeypatch.setattr(sys.modules["gnewt.newton.minimize"], "_WORTH", 0)
+    again = gnewt.minimize(f, start)
+    compiled = [key for key in again.factor.system.structure._memo if key[0] == "steps"]
+    assert len(compiled) == 1
+    assert again.status == host.status
+    assert len(again.history) == again.num_steps > 8  # more than are taken at once
+    np.testing.assert_allclose(again.x, host.x, rtol=1e-8)
+    np.testing.assert_allclose(
+        [r.value for r in again.history[:4]], [r.value for r in host.history[:4]], rtol=1e-9
+    )
+    limited = gnewt.minimize(f, start, max_steps=9)
+    assert limited.status == short.status == "max_steps"
+    assert len(limited.history) == limited.num_steps == 9
+    seen = []
+    stopped = gnewt.minimize(f, start, callback=lambda p: seen.append(p.step) or len(seen) == 3)
+    assert (stopped.status, seen, stopped.num_steps) == ("stopped", [1, 2, 3], 3)

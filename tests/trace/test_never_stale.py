@@ -338,6 +338,8 @@ def test_what_f_sees_now_counts(way):
 
     try:
         before = compare()
+        for _ in range(2):  # from the third call on a program is recognised, not read
+            trace_function(f).find((X,))
         change()
         after = compare()
         assert any(not np.allclose(a, b) for a, b in zip(before, after, strict=True))
@@ -355,7 +357,9 @@ def test_the_eager_step_is_the_new_one():
         def f(x):
             return model(x) + jnp.sum(sloped(x))
 
-        np.testing.assert_allclose(step(X), dense(jax.grad(f)(X), jax.hessian(f)(X)), rtol=1e-10)
+        for _ in range(3):
+            found = step(X)
+        np.testing.assert_allclose(found, dense(jax.grad(f)(X), jax.hessian(f)(X)), rtol=1e-10)
 
     compare()
     model.kernel.value = 4 * jnp.ones(3)

@@ -5,7 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from gnewt.jaxprs import flatten_jaxpr
+from gnewt.jaxprs.liveness import dependents
 from gnewt.trace import trace_graph
+from gnewt.trace.unrolled_loops import roll_program
 from helpers.trace_programs import PROGRAMS, cartpole, control, points, reduction, unrolled
 
 
@@ -38,6 +41,28 @@ def test_unrolled_loop_is_rolled_again():
         counts.append(len(graph.families))
         assert graph.num_pairs <= 4 * T + 4
     assert counts[0] == counts[1] <= 6
+
+
+def test_a_path_through_a_tree_is_no_loop():
+    def f(us):
+        total = jnp.zeros(())
+
+        def grow(x, node, depth):
+            nonlocal total
+            u = us[node]
+            total = total + 0.5**depth * (x @ x + 0.1 * u**2)
+            if depth == 7:
+                total = total + 10 * (1 + jnp.cos(x[0])) * 0.5**depth
+                return
+            for branch, wind in enumerate((-0.1, 0.1)):
+                new = jnp.stack([x[0] + 0.1 * x[1], x[1] + 0.1 * (u - jnp.sin(x[0]) + wind)])
+                grow(new, 2 * node + 1 + branch, depth + 1)
+
+        grow(jnp.array([0.5, 0.0]), 0, 0)
+        return total
+
+    program = flatten_jaxpr(jax.make_jaxpr(f)(jnp.zeros(255)), [])
+    assert roll_program(program, dependents(program.instrs, program.ins), program.ins) is program
 
 
 def test_unrolled_scalar_cartpole_has_few_families():

@@ -19,6 +19,9 @@ _MAX_PIECES = 8
 """More pieces than this are read by one gather."""
 _WORTH_A_SLICE = 16
 """Places for which one more slice is worth its compile time."""
+_WORTH_READING_APART = 256
+"""Places for which one more slice is worth its compile time where all can be read at once: a gather reads a place in a
+nanosecond, and slices are put together by a loop of their own."""
 _MAX_COLUMNS = 64
 """A table with more columns than this is read as a whole."""
 
@@ -193,13 +196,21 @@ class Index:
 
     def read(self, values: jax.Array, maps: Maps) -> jax.Array:
         """Return values[index]."""
-        return values[maps[self.at]] if self.pieces is None else read_pieces(values, self.pieces)
+        return gather(values, maps[self.at]) if self.pieces is None else read_pieces(values, self.pieces)
 
     def add(self, total: jax.Array, values: jax.Array, maps: Maps) -> jax.Array:
         """Add values[i] to total[index[i]]."""
         if self.pieces is None:
-            return total.at[maps[self.at]].add(values.astype(total.dtype))
+            places = total.at[maps[self.at]]
+            return places.add(
+                values.astype(total.dtype), mode="promise_in_bounds", wrap_negative_indices=False
+            )
         return add_pieces(total, self.pieces, values)
+
+
+def gather(values: jax.Array, index: Array) -> jax.Array:
+    """Return values[index] along the first axis, for an index map: all its places exist."""
+    return jnp.asarray(values).at[index].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,9 +222,13 @@ class Table:
     """One for each column, or empty where there are too many of them."""
     blocks: tuple[tuple[int, int, Index], ...]
     """(first column, end, places row by row): each block is one slice where that is possible."""
+    whole: int = -1
+    """Where it is read at once, the place of the transposed table among the maps."""
 
     def read(self, values: jax.Array, maps: Maps) -> jax.Array:
         """Return values[table], the columns first: [k, n]."""
+        if self.whole >= 0:
+            return gather(values, maps[self.whole])
         if self.columns and self.shape[0] > 1:
             return jnp.stack([column.read(values, maps) for column in self.columns])
         return self.read_rows(values, maps).T
@@ -257,8 +272,10 @@ def distinct_rows(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 class IndexMaker:
     """Prepares index vectors and tables; collects the arrays that compiled functions take as arguments."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: bool = False) -> None:
         self.arrays: list[np.ndarray] = []
+        self._at_once = at_once
+        """Tables are read by one gather where slices would be short; they are written to by slices all the same."""
 
     def array(self, array: np.ndarray) -> int:
         """Register an array; return its place among the maps."""
@@ -277,20 +294,29 @@ class IndexMaker:
         """Prepare an index table [n, k], with at most so many slices, else as one gather.
 
         A slice costs as much to compile as a gather of any length, so that few places are worth few slices.
+
+        Args:
+            table: places.
+            most: slices, at most; by default as many as the number of places is worth.
         """
         n, k = table.shape
+        at_once = self._at_once and most is None
         most = 1 + table.size // _WORTH_A_SLICE if most is None else most
         columns = [find_pieces(column) for column in table.T] if k <= _MAX_COLUMNS else [None]
         blocks = _blocks(table, columns) if None not in columns else []
         needed = sum(len(pieces) for _, _, pieces in blocks if pieces is not None)
+        reads = sum(len(pieces) for pieces in columns if pieces is not None)
         if n > 1:
-            needed = max(needed, sum(len(pieces) for pieces in columns if pieces is not None))
+            needed = max(needed, reads)
         if None in columns or needed > most:
             return Table((n, k), (), ((0, k, self.index(table, most)),) if k else ())
         return Table(
             (n, k),
             tuple(Index(n, pieces) for pieces in columns),
             tuple((first, end, Index(n * (end - first), pieces)) for first, end, pieces in blocks),
+            self.array(table.T)
+            if at_once and n > 1 and reads > 1 and table.size < reads * _WORTH_READING_APART
+            else -1,
         )
 
 

@@ -16,6 +16,9 @@ from gnewt.graph.family import Family
 from gnewt.graph.rounds import Rounds, make_rounds
 from gnewt.graph.schedule import Schedule, Segment
 
+_MANY = 16
+"""Families and batches together from which compile time counts more than a microsecond in each: trees, not chains."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Batch:
@@ -52,7 +55,8 @@ class Layout:
 
 def make_layout(families: Sequence[Family], schedule: Schedule, num_inputs: int, num_slots: int) -> Layout:
     """Prepare all tables. O(number of arguments)."""
-    maker = IndexMaker()
+    straight = sum(len(s.families) for s in schedule.segments if isinstance(s, Segment) and s.repeats == 1)
+    maker = IndexMaker(at_once=len(families) + straight >= _MANY)
     args = tuple(maker.table(family.args) for family in families)
     outs = tuple(None if family.outs is None else maker.table(family.outs) for family in families)
     defined = np.arange(num_slots) < num_inputs

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import TypeAlias, cast
 
@@ -20,9 +22,12 @@ from gnewt.graph.family import Family, check_family
 from gnewt.graph.layout import Layout, make_layout
 from gnewt.graph.schedule import Schedule, make_schedule
 from gnewt.graph.show import show_structure
+from gnewt.graph.tables import make_tables
 
 Data: TypeAlias = tuple[Columns, ...]
 """For each family, its data arguments."""
+_FEW = 8
+"""Leaves of the inputs that are put on the device one by one."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -108,32 +113,39 @@ class Structure:
                     )
                 )
             flat.append(leaf)
+        if any(isinstance(leaf, Tracer) for leaf in flat):
+            return jnp.asarray(jnp.concatenate([jnp.ravel(leaf) for leaf in flat]), self.dtype)
         # Concrete leaves are joined by NumPy: eager JAX would dispatch an operation for each of them.
-        xp = jnp if any(isinstance(leaf, Tracer) for leaf in flat) else np
-        return jnp.asarray(xp.concatenate([xp.ravel(xp.asarray(leaf)) for leaf in flat]), self.dtype)
+        return jnp.asarray(np.concatenate([np.ravel(leaf) for leaf in flat]), self.dtype)
 
     def unravel(self, x: Array) -> PyTree:
         """Turn a vector over the input slots into the input pytree (dtypes of the leaves)."""
         starts = self._input_starts
-        xp = jnp if isinstance(x, Tracer) else np
-        x = x if xp is jnp else np.asarray(x)
-        leaves = [
-            jnp.asarray(xp.reshape(x[starts[i] : starts[i + 1]], aval.shape), aval.dtype)
-            for i, aval in enumerate(self.in_avals)
-        ]
-        return jax.tree_util.tree_unflatten(self.in_tree, leaves)
+        x = x if isinstance(x, Tracer) else np.asarray(x)
+        places = zip(starts, starts[1:], self.in_avals, strict=False)
+        leaves = [x[i:j].reshape(a.shape).astype(a.dtype) for i, j, a in places]
+        return jax.tree_util.tree_unflatten(
+            self.in_tree, leaves if isinstance(x, Tracer) else self._put(leaves)
+        )
+
+    def _put(self, leaves: Sequence[Array]) -> Sequence[jax.Array]:
+        """Put leaves on the device. Many of them go by a compiled function, a tenth of the time, from the second call on."""
+        counts = self.memo("counts", lambda: Counter[str]())
+        counts["put"] += 1
+        if len(leaves) <= _FEW or counts["put"] == 1:
+            return [jnp.asarray(leaf) for leaf in leaves]
+        return self.memo("put", lambda: jax.jit(lambda many: many))(leaves)
 
     @cached_property
-    def _input_starts(self) -> np.ndarray:
-        sizes = [math.prod(a.shape) for a in self.in_avals]
-        return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    def _input_starts(self) -> list[int]:
+        return [0, *itertools.accumulate(math.prod(a.shape) for a in self.in_avals)]
 
     @property
     def input_slots(self) -> PyTree:
         """The input pytree, with the slots of its scalars for leaves."""
         leaves = [
             np.arange(begin, begin + math.prod(a.shape)).reshape(a.shape)
-            for begin, a in zip(self._input_starts.tolist(), self.in_avals, strict=False)
+            for begin, a in zip(self._input_starts, self.in_avals, strict=False)
         ]
         return jax.tree_util.tree_unflatten(self.in_tree, leaves)
 
@@ -183,8 +195,8 @@ class Structure:
 
     @cached_property
     def maps(self) -> tuple[np.ndarray, ...]:
-        """Index arrays of the evaluation, passed to compiled functions as arguments, not baked in."""
-        return self.layout.arrays
+        """Index arrays of the evaluation, passed to compiled functions as arguments, not baked in; the tables come last."""
+        return (*self.layout.arrays, make_tables(self.families, self.schedule, self.num_slots))
 
     @cached_property
     def _value(self) -> Callable[..., jax.Array]:

@@ -88,6 +88,11 @@ def open_jaxpr(jaxpr: AnyJaxpr) -> tuple[jex.Jaxpr, Sequence[Numeric]]:
     return inner, getattr(jaxpr, "consts", ())
 
 
+def jaxpr_function(jaxpr: jex.ClosedJaxpr) -> Callable[..., list[jax.Array]]:
+    """Return a closed jaxpr as a function."""
+    return jex.jaxpr_as_fun(jaxpr)
+
+
 def call_body(eqn: Equation) -> AnyJaxpr:
     """Return the jaxpr that a call applies."""
     return eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]

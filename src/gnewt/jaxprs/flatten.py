@@ -89,7 +89,8 @@ class _Reader:
             outs = [program.new_var(aval_of(var)) for var in eqn.outvars]
             env.update(zip(eqn.outvars, outs, strict=True))
             bodies = tuple(
-                flatten_jaxpr(sub, self.hoisted, self.inlined, self.params.memo) for sub in _bodies(name, eqn)
+                flatten_jaxpr(sub, self.hoisted, self.inlined, self.params.memo)
+                for sub in bodies_of(name, eqn)
             )
             program.instrs.append(
                 Instr(
@@ -107,7 +108,8 @@ class _Reader:
             )
 
 
-def _bodies(name: str, eqn: Equation) -> Sequence[AnyJaxpr]:
+def bodies_of(name: str, eqn: Equation) -> Sequence[AnyJaxpr]:
+    """Return the jaxprs of an equation that are flattened with the program: a scan's body, a cond's branches."""
     if name == "while":
         return (eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"])
     return (eqn.params["jaxpr"],) if name == "scan" else eqn.params["branches"] if name == "cond" else ()

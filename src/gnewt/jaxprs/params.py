@@ -54,19 +54,20 @@ class ParamReader:
         if not params:
             return ()
         self.repeatable = self.repeatable and all(b.repeatable for b in bodies)
-        if name in _DERIVATIVES:
-            rules = self._rules_key(name, eqn)
+        if name in DERIVATIVES:
+            rules = self.rules_key(name, eqn)
             if rules is not None:
-                params = {k: v for k, v in params.items() if compat.is_jaxpr(v) or isinstance(v, bool | int)}
-                return (self._items(params), rules)
+                return (self.items(plain_params(eqn)), rules)
         if bodies:
-            params = {k: v for k, v in params.items() if not _holds_jaxpr(v)}
-        return (self._items(params), tuple(b.key for b in bodies))
+            params = {k: v for k, v in params.items() if not holds_jaxpr(v)}
+        return (self.items(params), tuple(b.key for b in bodies))
 
-    def _items(self, params: compat.Params) -> Hashable:
-        return tuple((k, self._value(params[k])) for k in sorted(params))
+    def items(self, params: compat.Params) -> Hashable:
+        """Return the key of some parameters."""
+        return tuple((k, self.value(params[k])) for k in sorted(params))
 
-    def _value(self, value: Any) -> Hashable:
+    def value(self, value: Any) -> Hashable:
+        """Return the key of one parameter, or of a constant."""
         if value is None or isinstance(value, str | np.dtype):
             return value
         if isinstance(value, bool | int):
@@ -74,9 +75,9 @@ class ParamReader:
         if compat.is_jaxpr(value):
             return self._jaxpr(value)
         if isinstance(value, tuple | list):
-            return (type(value), tuple([self._value(v) for v in value]))
+            return (type(value), tuple([self.value(v) for v in value]))
         if isinstance(value, dict):
-            return (type(value), tuple((k, self._value(v)) for k, v in value.items()))
+            return (type(value), tuple((k, self.value(v)) for k, v in value.items()))
         if isinstance(value, Tracer):
             self.repeatable = False
             return Same(value)
@@ -94,9 +95,9 @@ class ParamReader:
         hoisted: list[Numeric] = []
         program = self.flatten(jaxpr, hoisted, memo=self.memo)
         self.repeatable = self.repeatable and program.repeatable
-        return (program.key, tuple([self._value(h) for h in hoisted]))
+        return (program.key, tuple([self.value(h) for h in hoisted]))
 
-    def _rules_key(self, name: str, eqn: Equation) -> Hashable | None:
+    def rules_key(self, name: str, eqn: Equation) -> Hashable | None:
         """Return the key of an equation's derivative rules; None where JAX cannot apply them.
 
         A rule that is met again inside itself is named by how far outside it began.
@@ -124,7 +125,7 @@ class ParamReader:
         memo.stack.append(same)
         self.repeatable = True
         try:
-            key = tuple([self._jaxpr(rule) for rule in _DERIVATIVES[name](eqn)])
+            key = tuple([self._jaxpr(rule) for rule in DERIVATIVES[name](eqn)])
         except Exception:  # the rule is the user's: what it raises is told when it is used
             key = None
         finally:
@@ -141,7 +142,13 @@ def _struct_key(operand: compat.Atom) -> Hashable:
     return (aval.shape, aval.dtype, getattr(aval, "weak_type", False))
 
 
-def _holds_jaxpr(value: object) -> bool:
+def plain_params(eqn: Equation) -> dict[str, Any]:
+    """The parameters of a function with derivative rules that are no functions."""
+    return {k: v for k, v in eqn.params.items() if compat.is_jaxpr(v) or isinstance(v, bool | int)}
+
+
+def holds_jaxpr(value: object) -> bool:
+    """Whether a parameter is a jaxpr, or a sequence with one."""
     return any(compat.is_jaxpr(v) for v in (value if isinstance(value, tuple | list) else (value,)))
 
 
@@ -204,7 +211,7 @@ def _reverse_rules(eqn: Equation) -> Iterator[AnyJaxpr]:
     yield jax.make_jaxpr(rule)(avals, outs)
 
 
-_DERIVATIVES: dict[str, Callable[[Equation], Iterator[AnyJaxpr]]] = {
+DERIVATIVES: dict[str, Callable[[Equation], Iterator[AnyJaxpr]]] = {
     "custom_jvp_call": _forward_rules,
     "custom_vjp_call": _reverse_rules,
 }

@@ -1,7 +1,8 @@
 """Which of the functions that JAX wrapped are the same: by the user's functions inside.
 
 JAX wraps a derivative rule anew at every use of a custom_jvp or custom_vjp function. Within one trace the same rule need be
-looked at once. Nothing here is a promise of JAX's: what is not known gives None, and the caller looks again.
+looked at once. A rule of JAX's own (`jax.nn.relu`) is the same at every later call, too; one of the user's may read what
+has changed since. Nothing here is a promise of JAX's: what is not known gives None, and the caller looks again.
 """
 
 from __future__ import annotations
@@ -44,6 +45,22 @@ def wrapper_key(value: object) -> Hashable | None:
         return _key(value, 0)
     except _Unknown:
         return None
+
+
+def library_key(value: object) -> Hashable | None:
+    """The same for functions of JAX alone: what has this key computes the same at any time; None if that is not known."""
+    found = wrapper_key(value)
+    return None if found is None or not _is_library(found) else found
+
+
+def _is_library(key: Hashable) -> bool:
+    """Whether everything that is known by its identity is a function of JAX's."""
+    if isinstance(key, tuple):
+        return all(map(_is_library, key))
+    if not isinstance(key, Same):
+        return True
+    module = getattr(key.value, "__module__", None) or ""
+    return callable(key.value) and module.startswith("jax.")
 
 
 def _key(value: Any, level: int) -> Hashable:

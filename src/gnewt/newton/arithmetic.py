@@ -7,6 +7,7 @@ derivatives; NumPy needs some microseconds. An operation is JAX's if and only if
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -74,16 +75,27 @@ def unless(condition: Array, value: S, compute: Callable[[], S]) -> S:
 
 def maximum(a: Array | float, b: Array | float) -> Array:
     """The larger one; NaN if one of them is."""
+    if isinstance(a, float) and isinstance(b, float):  # NumPy's scalars of double precision are, too
+        return _double(b if b > a or b != b else a)
     return jnp.maximum(a, b) if is_traced(a, b) else np.maximum(a, b)
 
 
 def minimum(a: Array | float, b: Array | float) -> Array:
     """The smaller one; NaN if one of them is."""
+    if isinstance(a, float) and isinstance(b, float):
+        return _double(b if b < a or b != b else a)
     return jnp.minimum(a, b) if is_traced(a, b) else np.minimum(a, b)
+
+
+def _double(a: float) -> np.float64:
+    """NumPy's form of a number: a division by zero is no error."""
+    return a if isinstance(a, np.float64) else np.float64(a)
 
 
 def isfinite(a: Array) -> Array:
     """Whether a number is neither NaN nor infinite."""
+    if isinstance(a, float):
+        return np.bool_(math.isfinite(a))
     return jnp.isfinite(a) if is_traced(a) else np.isfinite(a)
 
 
@@ -94,27 +106,32 @@ def sqrt(a: Array) -> Array:
 
 def vdot(a: Array, b: Array) -> Array:
     """aᵀb."""
-    return jnp.vdot(a, b) if is_traced(a, b) else np.vdot(a, b)
+    return jnp.vdot(a, b) if is_traced(a, b) else np.dot(a, b)
 
 
 def norm(a: Array) -> Array:
     """‖a‖₂."""
-    return jnp.linalg.norm(a) if is_traced(a) else np.linalg.norm(a)
+    return jnp.linalg.norm(a) if is_traced(a) else np.sqrt(np.dot(a, a))
 
 
 def largest(a: Array) -> Array:
     """‖a‖∞."""
     if is_traced(a):
         return jnp.max(jnp.abs(a), initial=0.0)
-    found = np.asarray(a)
-    return np.max(np.abs(found), initial=0.0)
+    found = np.abs(np.asarray(a))
+    return np.maximum.reduce(found) if found.size else found.dtype.type(0)
 
 
 def are_finite(*arrays: Array) -> Array:
     """Whether all numbers are finite."""
     if any(isinstance(a, Tracer) for a in arrays):
         return jnp.all(jnp.stack([jnp.all(jnp.isfinite(a)) for a in arrays]))
-    return np.bool_(all(np.isfinite(np.asarray(a)).all() for a in arrays))
+    return np.bool_(all(_is_finite(np.asarray(a)) for a in arrays))
+
+
+def _is_finite(a: np.ndarray) -> bool:
+    """A sum that is finite says it at once; large numbers may have an infinite one."""
+    return math.isfinite(np.add.reduce(a, axis=None)) or bool(np.isfinite(a).all())
 
 
 def argmin(a: Array) -> Array:

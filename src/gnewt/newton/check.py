@@ -64,6 +64,16 @@ class _Difference:
     slot: int
 
 
+def is_checked(system: System) -> bool:
+    """Whether the structure has been compared with its function."""
+    return system.curvature in _done(system.structure)
+
+
+def _done(structure: Structure) -> set[str]:
+    """The curvatures for which a structure has been compared."""
+    return structure.memo("checked", lambda: set[str]())
+
+
 def checked(system: System, point: Point, models: LocalModels | None = None) -> Point:
     """Return the point if its structure has the derivatives of f, else the point with a structure that has.
 
@@ -126,7 +136,7 @@ def _distrusts(point: Point, found: _Difference) -> Iterator[Distrust]:
 
 def _first_difference(point: Point, system: System, models: LocalModels | None) -> _Difference | None:
     """Compare at a few points; None where all is well, or where nothing can be compared (with a warning)."""
-    done = point.structure.memo("checked", lambda: set[str]())
+    done = _done(point.structure)
     if system.curvature in done:
         return None
     made = _Made(point.is_traced)

@@ -191,7 +191,7 @@ class Factor:
         if not np.any(sizes):
             zero = np.zeros_like(sides)
             return np.zeros_like(b), float(np.max(column_norms(self._residual(zero, sides))))
-        eps = float(jnp.finfo(self.system.structure.dtype).eps)
+        eps = float(np.finfo(self.system.structure.dtype).eps)
         best = self._solve(sides) if first is None else np.asarray(first, np.float64).reshape(sides.shape)
         residual = self._residual(best, sides)
         for _ in range(_MAX_REFINEMENTS):
@@ -217,12 +217,14 @@ class Factor:
         return jnp.where(self.numbers.status == EliminationStatus.OK, done, jnp.nan)
 
     def _residual(self, y: np.ndarray, b: np.ndarray) -> np.ndarray:
-        dtype = self.system.structure.dtype
+        given = np.asarray(
+            y, self.system.structure.dtype
+        )  # compiled functions take NumPy's arrays in less time
         if y.shape[1] == 1:  # which is compiled anyway
-            product = np.asarray(self.system.product(self.point, jnp.asarray(y[:, 0], dtype)))[:, None]
+            product = np.asarray(self.system.product(self.point, given[:, 0]))[:, None]
         else:
-            product = np.asarray(self.system.products(self.point, jnp.asarray(y, dtype)))
-        return b - product.astype(np.float64) - float(self.shift) * y
+            product = np.asarray(self.system.products(self.point, given))
+        return b - product - float(self.shift) * y
 
     def policy(self, duals: str = "adjoint") -> Policy:
         """Return the affine policies of the inputs that a causal order gives, u = ū + k + K(s - s̄).

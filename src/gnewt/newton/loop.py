@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -269,6 +270,39 @@ def _code(status: Array) -> Array:
     return jnp.asarray(status, jnp.int32) if is_traced(status) else np.int32(status)
 
 
+def _settled(
+    task: Task, search: Search, before: State, limits: Limits, proposal: Proposal
+) -> tuple[State, LocalModels]:
+    """Take derivatives where they are wanted, and settle. Inside jit."""
+    there = proposal.x, proposal.slots
+    after = jax.lax.cond(proposal.wanted, task.models, lambda *_: before.models, *there)
+    return settle(task, search, limits, before, proposal, after), after
+
+
+def some_steps(task: Task, search: Search, limits: Limits, state: State, most: int) -> tuple[State, Record]:
+    """Go on for so many steps at most, inside jit; the history has `most` rows."""
+    first = state.step
+
+    def once(carry: tuple[State, Record]) -> tuple[State, Record]:
+        before, rows = carry
+        after, _ = _settled(task, search, before, limits, search.propose(task, before.at))
+        return after, _write(rows, before.step - first, after.step > before.step, after.record)
+
+    def goes_on(carry: tuple[State, Record]) -> Array:
+        return (carry[0].code == Status.RUNNING) & (carry[0].step - first < most)
+
+    return jax.lax.while_loop(goes_on, once, (state, _no_rows(state.x, most)))
+
+
+def _no_rows(x: Array, count: int) -> Record:
+    return jax.tree_util.tree_map(lambda r: jnp.broadcast_to(r, (count, *r.shape)), _no_record(x))
+
+
+def _write(rows: Record, at: Array, moved: Array, record: Record) -> Record:
+    """Put a record into a row; the row stays where nothing moved."""
+    return jax.tree_util.tree_map(lambda h, r: h.at[at].set(jnp.where(moved, r, h[at])), rows, record)
+
+
 def run(
     task: Task, search: Search, x: Array, tol: RealLike, max_steps: int, memory: object = None
 ) -> tuple[State, Record]:
@@ -278,10 +312,7 @@ def run(
     def begin(models: LocalModels) -> tuple[State, Limits]:
         return start(task, search, x, models, tol, max_steps, memory)
 
-    def advance(before: State, limits: Limits, proposal: Proposal) -> tuple[State, LocalModels]:
-        there = proposal.x, proposal.slots
-        after = jax.lax.cond(proposal.wanted, task.models, lambda *_: before.models, *there)
-        return settle(task, search, limits, before, proposal, after), after
+    advance = partial(_settled, task, search)
 
     # A search that brings its slots starts inside the loop, in a round without a proposal: derivatives are then compiled
     # once. Other searches call an engine, whose integers lax.cond would copy for every lane under vmap.
@@ -303,15 +334,12 @@ def run(
         # The last row is written again where nothing moved; it is not counted.
         at = jnp.minimum(before.step, max_steps - 1)
         moved = begun & (after.step > before.step)
-        rows = jax.tree_util.tree_map(
-            lambda h, r: h.at[at].set(jnp.where(moved, r, h[at])), rows, after.record
-        )
-        return begun | True, after, limits, rows
+        return begun | True, after, limits, _write(rows, at, moved, after.record)
 
     def goes_on(carry: tuple[Array, State, Limits, Record]) -> Array:
         return ~carry[0] | (carry[1].code == Status.RUNNING)
 
-    rows = jax.tree_util.tree_map(lambda r: jnp.broadcast_to(r, (max_steps, *r.shape)), _no_record(x))
+    rows = _no_rows(x, max_steps)
     _, state, _, rows = jax.lax.while_loop(goes_on, once, (np.bool_(begun), state, limits, rows))
     return state, rows
 

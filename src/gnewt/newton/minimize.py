@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -18,9 +19,21 @@ from gnewt._typing import Argument, PyTree
 from gnewt.graph import Graph, Structure
 from gnewt.kkt import ENGINES, unknown_engine
 from gnewt.newton.arithmetic import as_known, known, largest, quietly
-from gnewt.newton.check import checked
+from gnewt.newton.check import checked, is_checked
 from gnewt.newton.factor import Factor
-from gnewt.newton.loop import Iterate, Proposal, Record, Search, State, Task, run, settle, start
+from gnewt.newton.loop import (
+    Iterate,
+    Limits,
+    Proposal,
+    Record,
+    Search,
+    State,
+    Task,
+    run,
+    settle,
+    some_steps,
+    start,
+)
 from gnewt.newton.numbers import Inertia, RealLike, as_count, as_real
 from gnewt.newton.objective import Objective, Point
 from gnewt.newton.options import check_args, check_kwargs, check_limits, check_tolerance
@@ -35,6 +48,11 @@ from gnewt.newton.trust_region import TrustRegion
 _MINUTES, _SECONDS = 1e12, 1e10
 """Flops of a factorisation that takes so long on one core. Minutes are hopeless; seconds are, where the tree is
 little better than the dense Hessian: hundreds of products take as long, and a step needs several factorisations."""
+_WORTH = 100
+"""Steps of earlier runs of one system and search after which steps are compiled as a whole. That takes about a second, as
+long as a thousand steps on the host: a first solution should not wait for it."""
+_AT_ONCE = 8
+"""Steps that are taken by one call of the compiled function: between calls, the keyboard can interrupt."""
 _LITTLE = 10
 """A tree that saves less than this factor of the dense Hessian's flops is little better than it."""
 
@@ -89,7 +107,7 @@ def minimize(
     tol, max_steps = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
     point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
     system = _system(point, search, slots := objective.slots(order), curvature, engine)
-    if check and isinstance(system, System):
+    if check and isinstance(system, System) and not is_checked(system):
         better = _checked(system, point, search)
         if better is not point:
             point, system = better, _system(better, search, _other_order(slots, search), curvature, engine)
@@ -167,7 +185,7 @@ class _Host:
             bad = system.nonfinite(point, state.models)
             detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
             return dataclasses.replace(_result(system, state, ()), detail=detail)
-        propose = self._propose(task)
+        advance = self._advance(task, limits)
         history: list[Record] = []
         ended = None
         try:
@@ -175,22 +193,59 @@ class _Host:
                 while int(state.code) == Status.RUNNING and ended is None:
                     before = int(state.step)
                     with quietly():
-                        proposal = propose(state.at)
-                        after = state.models
-                        if proposal.wanted:
-                            after = task.models(proposal.x, proposal.slots)
-                        state = settle(task, search, limits, state, proposal, after)
-                    if int(state.step) > before:
-                        history.append(_on_host(state.record))
-                        reporter.show(before, history[-1])
-                        ended = self._asked_to_stop(state, history[-1])
+                        state, records = advance(state)
+                    history += records
+                    if records:
+                        reporter.show(before, records[-1])
+                        ended = self._asked_to_stop(state, records[-1])
                     if ended is None and time.monotonic() - began > self.time_limit:
                         ended = Status.TIME_LIMIT
         except KeyboardInterrupt:
             ended = Status.INTERRUPTED
+        self._taken[system, search] += int(state.step)
         if ended is not None and int(state.code) in (Status.RUNNING, Status.MAX_STEPS):
             state = state._replace(code=np.int32(ended))
         return _result(system, state, tuple(history), self._last_factor(point, state))
+
+    @property
+    def _taken(self) -> Counter[tuple[object, Search]]:
+        """Steps that all runs have taken on this structure, by system and search."""
+        return self.system.structure.memo("taken", lambda: Counter[tuple[object, Search]]())
+
+    def _advance(self, task: Task, limits: Limits) -> Callable[[State], tuple[State, list[Record]]]:
+        """The next step, or a few; what is run again and again is compiled, from the beginning of a run."""
+        system, search = self.system, self.search
+        if isinstance(system, System) and _can_compile(system) and self._taken[system, search] > _WORTH:
+            return self._compiled(task, system, limits)
+        propose = self._propose(task)
+
+        def advance(state: State) -> tuple[State, list[Record]]:
+            proposal = propose(state.at)
+            after = task.models(proposal.x, proposal.slots) if proposal.wanted else state.models
+            new = settle(task, search, limits, state, proposal, after)
+            return new, [_on_host(new.record)] if new.step > state.step else []
+
+        return advance
+
+    def _compiled(
+        self, task: Task, system: System, limits: Limits
+    ) -> Callable[[State], tuple[State, list[Record]]]:
+        """A few steps by one compiled function; one, where somebody looks on or the time is limited."""
+        search, watched = self.search, self.callback is not None or self.reporter.verbose
+        most = 1 if watched or self.time_limit < float("inf") else _AT_ONCE
+
+        def run(operands: Any, point: Point, limits: Limits, state: State) -> tuple[State, Record]:
+            return some_steps(Task(system.bind(operands), point), search, limits, state, most)
+
+        steps = system.structure.memo(("steps", system, search, most), lambda: jax.jit(run))
+
+        def advance(state: State) -> tuple[State, list[Record]]:
+            new, rows = steps(system.operands, task.point, limits, state)
+            columns = [np.asarray(column) for column in rows]
+            count = int(new.step) - int(state.step)
+            return new, [_on_host(Record(*(column[i] for column in columns))) for i in range(count)]
+
+        return advance
 
     def _propose(self, task: Task) -> Callable[[Iterate], Proposal]:
         """The search's `propose`. Where there are products only it is nearly all of the work, and is compiled."""
@@ -241,6 +296,11 @@ def _result(
         memory=state.memory,
         factor=factor,
     )
+
+
+def _can_compile(system: System) -> bool:
+    """The reference engine runs on the host."""
+    return system.engine.name != "reference"
 
 
 def _on_host(record: Record) -> Record:

@@ -15,7 +15,6 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import StepError
-from gnewt._typing import Array
 from gnewt.kkt import EliminationStatus
 from gnewt.newton.numbers import Count, is_known
 
@@ -79,8 +78,13 @@ _STEP_OF = {
 }
 
 
-def step_status(elimination: Count, finite: Count, accurate: Count) -> Array:
+def step_status(elimination: Count, finite: Count, accurate: Count) -> Count:
     """Status of a step: what the elimination said, unless f is not finite or the step is not accurate."""
+    known = not any(isinstance(flag, Tracer) for flag in (elimination, finite, accurate))
+    if known and np.ndim(elimination) == 0:  # NumPy's choices take longer than a step
+        code = _STEP_OF[EliminationStatus(int(elimination))]
+        code = code if accurate or code != StepStatus.OK else StepStatus.INACCURATE
+        return np.int32(code if finite else StepStatus.NONFINITE)
     xp = jnp if isinstance(elimination, Tracer) else np
     table = xp.asarray([_STEP_OF[status] for status in EliminationStatus], np.int32)
     code = table[xp.asarray(elimination)]
@@ -88,7 +92,7 @@ def step_status(elimination: Count, finite: Count, accurate: Count) -> Array:
     return xp.where(finite, code, StepStatus.NONFINITE).astype(np.int32)
 
 
-def loop_status(definite: Count, unbounded: Count, stuck: Count, rounding: Count) -> Array:
+def loop_status(definite: Count, unbounded: Count, stuck: Count, rounding: Count) -> Count:
     """Status of the loop after a step; the first that holds, from the left, decides.
 
     Args:
@@ -97,12 +101,14 @@ def loop_status(definite: Count, unbounded: Count, stuck: Count, rounding: Count
         stuck: whether no step lowers f.
         rounding: whether the Newton step promises no more than the rounding of f.
     """
-    traced = any(isinstance(flag, Tracer) for flag in (definite, unbounded, stuck, rounding))
-    xp = jnp if traced else np
-    code = xp.where(rounding, Status.STALLED, Status.NO_DECREASE)
-    code = xp.where(stuck, code, Status.RUNNING)
-    code = xp.where(unbounded, Status.UNBOUNDED, code)
-    return xp.where(definite, code, Status.SINGULAR).astype(np.int32)
+    if not any(isinstance(flag, Tracer) for flag in (definite, unbounded, stuck, rounding)):
+        code = Status.STALLED if rounding else Status.NO_DECREASE
+        code = code if stuck else Status.RUNNING
+        return np.int32(Status.SINGULAR if not definite else Status.UNBOUNDED if unbounded else code)
+    code = jnp.where(rounding, Status.STALLED, Status.NO_DECREASE)
+    code = jnp.where(stuck, code, Status.RUNNING)
+    code = jnp.where(unbounded, Status.UNBOUNDED, code)
+    return jnp.where(definite, code, Status.SINGULAR).astype(np.int32)
 
 
 def status_of(code: Count, kind: type[_Kind]) -> _Kind:

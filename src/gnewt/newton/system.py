@@ -124,7 +124,7 @@ class System:
         # Nothing is compiled to bring the numbers of the host into their shape.
         return (np.asarray(done) if isinstance(rhs, np.ndarray) else done).reshape(rhs.shape)
 
-    def derivatives(self, point: Point, v: Array) -> tuple[Array, Array, Array]:
+    def derivatives(self, point: Point, v: Array | np.ndarray) -> tuple[Array, Array, Array]:
         """Compute (f, g, H·v) by JAX from the objective itself, independently of the local models.
 
         H·v is NaN where f is: the graph may be finite there, without what is multiplied by zero or not selected.
@@ -136,13 +136,13 @@ class System:
         """Compute (f, g) by JAX from the objective itself: where no H·v is asked for, it need not be compiled."""
         return compiled(self.structure, gradient_at)(self.maps, point)
 
-    def product(self, point: Point, v: Array) -> Array:
+    def product(self, point: Point, v: Array | np.ndarray) -> Array:
         """Compute the product of v with the matrix that is solved with: H, or its Gauss-Newton part."""
         if self.curvature == "exact":
             return self.derivatives(point, v)[2]
         return compiled(self.structure, gauss_newton_product)(self.maps, point, v)
 
-    def products(self, point: Point, columns: Array) -> Array:
+    def products(self, point: Point, columns: Array | np.ndarray) -> Array:
         """`product` with each of columns[N, k]."""
         return compiled(self.structure, _products, self.curvature)(self.maps, point, columns)
 
@@ -180,8 +180,8 @@ def device_maps(structure: Structure) -> Maps:
 def linearized(curvature: str, engine: str, maps: Maps, point: Point, slots: Array | None) -> LocalModels:
     """Compute values, duals and local derivatives."""
     # The xla engine runs on other devices, too, and JAX can differentiate what it does.
-    machine = engine == "native"
-    return linearize(point.structure, maps, point.data, point.x, curvature, slots, machine)
+    native = engine == "native"
+    return linearize(point.structure, maps, point.data, point.x, curvature, slots, native)
 
 
 def _step(

@@ -10,7 +10,7 @@ import numpy as np
 
 from gnewt._errors import PlanError
 from gnewt.graph import Certificate, Plan, Structure
-from gnewt.plan.approximate import approximate_degree
+from gnewt.plan.approximate import approximate_degree, find_hubs
 from gnewt.plan.cost import DUAL_PENALTY, certify, expected_cost, message_cost, parallel_cost
 from gnewt.plan.dissection import nested_dissection
 from gnewt.plan.fronts import lay_out, split_tree
@@ -75,8 +75,6 @@ _HOPELESS = 2048
 """Width beyond which no further order is tried that has no limit of its own on the symbolic work."""
 _WORTH_CUTTING = 20
 """Flops, for each unit of Σ degree², from which on a dissection is tried unasked: moving a vertex looks at degree² others."""
-_CLOSE = 2.0
-"""How many times the cost of the best order the free minimum degree may have for a dissection, which is free, too."""
 
 _NARROW = 64
 """Separator elements for each vertex up to which the order of the program is priced before all others."""
@@ -159,7 +157,12 @@ def _price(
 ) -> _Candidate:
     tree = split_tree(graph, order, limit)
     causal = is_causal(graph, order.vertices)
-    return _Candidate(name, order, causal, tree, certify(structure, graph, tree), parallel)
+    candidate = _Candidate(name, order, causal, tree, certify(structure, graph, tree), parallel)
+    if name in _LIMITED and order.tail < graph.num_vertices <= _SMALL:  # its tail may be worth taking apart
+        apart = Order(order.vertices, graph.num_vertices)
+        other = _price(structure, graph, apart, name, limit, parallel)
+        return other if other.cost < candidate.cost else candidate
+    return candidate
 
 
 def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> list[_Candidate]:
@@ -180,7 +183,7 @@ def _named(structure: Structure, graph: KKTGraph, order: str, causal: bool) -> l
             best = _price(structure, graph, reverse_time(graph), "reverse_time", most, parallel)
             priced["reverse_time"] = best
     for name in names:
-        if name in priced or not (order == "best_of" or _is_worth_trying(name, graph, priced, best)):
+        if name in priced or not (order == "best_of" or _is_worth_trying(name, graph, best)):
             continue
         try:
             made = (
@@ -212,9 +215,7 @@ def _candidates(graph: KKTGraph, order: str) -> list[str]:
     return names
 
 
-def _is_worth_trying(
-    name: str, graph: KKTGraph, priced: dict[str, _Candidate], best: _Candidate | None
-) -> bool:
+def _is_worth_trying(name: str, graph: KKTGraph, best: _Candidate | None) -> bool:
     """Whether an order may be better than the best so far, by enough to pay for making it."""
     if best is None:
         return True
@@ -222,10 +223,10 @@ def _is_worth_trying(
         return best.certificate.width <= _HOPELESS
     if name != "nested_dissection":
         return True
-    free = best if best.causal and len(graph.reads.idx) == 0 else priced.get("approximate_degree")
-    work = float(np.sum(np.diff(graph.adjacency.ptr) ** 2))
-    wide = best.certificate.flops > _WORTH_CUTTING * work
-    return wide and free is not None and free.cost <= _CLOSE * best.cost
+    if best.causal and len(graph.reads.idx):
+        return False  # a dissection is free: it would have to be narrower by far
+    degree = np.diff(graph.adjacency.ptr)[~find_hubs(graph.adjacency, None)]
+    return best.certificate.flops > _WORTH_CUTTING * float(np.sum(degree.astype(np.float64) ** 2))
 
 
 def _join_wide_fronts(

@@ -120,12 +120,12 @@ def _signatures(structure: Structure) -> np.ndarray:
             if slots.size:
                 classes = distinct_rows(bits)[1].astype(np.uint64)
                 seed = np.uint64(2 * f + r + 1)
-                words = _mix(_mix(instance + seed * np.uint64(1 << 40))[:, None] + classes[None, :])
+                words = mix(mix(instance + seed * np.uint64(1 << 40))[:, None] + classes[None, :])
                 np.add.at(signature, slots, words)
     return signature
 
 
-def _mix(z: np.ndarray) -> np.ndarray:
+def mix(z: np.ndarray) -> np.ndarray:
     """Scramble 64-bit words (the finaliser of splitmix64)."""
     z = (z + np.uint64(0x9E3779B97F4A7C15)).astype(np.uint64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -158,13 +158,17 @@ def is_data(leaf: object) -> bool:
     return True
 
 
+def parameters(f: Callable[..., PyTree]) -> list[str]:
+    """Names of the parameters of f; none where they are not known."""
+    try:
+        return list(inspect.signature(f).parameters)
+    except (TypeError, ValueError):
+        return []
+
+
 def leaf_names(f: Callable[..., PyTree], parts: Sequence[PyTree]) -> list[str]:
     """Name the leaves of arguments that were taken apart, after the parameters of f."""
-    try:
-        params = list(inspect.signature(f).parameters)
-    except (TypeError, ValueError):
-        params = []
-    names = []
+    params, names = parameters(f), []
     for i, part in enumerate(parts[:-1]):
         name = params[i] if i < len(params) else f"arg{i}"
         names += [name + jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(part)]

@@ -15,6 +15,7 @@ from gnewt.trace.constants import Const, Constants
 from gnewt.trace.data_columns import Packer, entry
 from gnewt.trace.fuse import MAX_ARGS, MAX_OPS, Fuser
 from gnewt.trace.groups import Groups, merge_columns, sharing, unique_rows
+from gnewt.trace.joints import Joint
 from gnewt.trace.scalar_pool import CALL, OP, ROW, Block, Pool
 from gnewt.trace.tail import row_terms
 from gnewt.trace.template import Template, row_op
@@ -57,7 +58,7 @@ class Assembler:
             one = self.constants.sums(np.zeros(len(total), np.int64), total, 1, self.dtype)
             self._terms("loss", self.constants.as_ids(one, self.dtype), np.zeros(1, np.int32), None, None)
         for b, block in enumerate(self.pool.blocks):
-            mask = self.fuser.kept[block.start : block.stop] & self.fuser.live[block.start : block.stop]
+            mask = self.fuser.kept[block.start : block.stop] & self.fuser.todo[block.start : block.stop]
             if not mask.any():
                 continue
             places = np.flatnonzero(mask) + block.start
@@ -110,6 +111,33 @@ class Assembler:
         draft.consts.append(consts)
         draft.weights.append(np.zeros(len(args), np.int32) if weights is None else weights)
         draft.outs.append(np.zeros(0, np.int32) if outs is None else outs)
+
+    def add_joint(self, joint: Joint) -> None:
+        """Draft an extracted function; several results that are added up are one."""
+        found = joint.extract
+        nodes, outs, consts = list(found.nodes), tuple(found.outs), found.consts
+        slots: np.ndarray | None = joint.outs
+        weights = None
+        if joint.kind != "node":
+            slots = None if joint.kind == "loss" else joint.outs[:, 0]
+            if len(outs) == 1:
+                weights = joint.coefs[:, 0]
+            else:
+                signs = tuple(2 if c < 0 else int(c) for c in joint.coefs[0])
+                factors = [joint.coefs[:, t] for t, sign in enumerate(signs) if sign == 2]
+                places = [("c", consts.shape[1] + i) for i in range(len(factors))]
+                consts = np.concatenate([consts, *[f[:, None] for f in factors]], 1)
+                nodes.append((row_op(signs), (*outs, *places)))
+                outs = (("n", len(nodes) - 1),)
+        dtypes = tuple(self._dtype_of(i) for i in found.args[0].tolist())
+        template = self.groups.table.intern(
+            dtypes, tuple(np.dtype(self.constants.dtype_of(c)) for c in consts[0]), nodes, *outs
+        )
+        instr = self._instr_of(found.inner[-1][0])
+        self._draft("loss" if slots is None else "node", template, instr, found.args, consts, weights, slots)
+
+    def _dtype_of(self, leaf: int) -> np.dtype:
+        return self.groups.table.templates[self.groups.leaf_code[leaf]].args[0]
 
     # Calls
 
@@ -211,7 +239,11 @@ class Assembler:
 
     def merge_single_losses(self) -> None:
         """Join losses that occur once into few: their sum has the patterns of its terms and no others."""
-        single = [k for k, d in self.drafts.items() if d.kind == "loss" and sum(map(len, d.args)) == 1]
+        single = [
+            key
+            for key, d in self.drafts.items()
+            if d.kind == "loss" and sum(map(len, d.args)) == 1 and _is_small(d.template)
+        ]
         table = self.groups.table
         while len(single) > 1:
             chosen, slots, size = [], set(), 0
@@ -305,22 +337,26 @@ class Assembler:
         def psi(x: Any, *data: Any) -> Any:
             found = pack.unpack(data)
             inputs = [entry(x, i).astype(d) for i, d in enumerate(template.args)]
-            y = template.evaluate(inputs, found[: len(template.consts)])
-            y = y * found[-1] if weighted else y
-            return jnp.asarray(y) if is_loss else jnp.reshape(y, (1,))
+            values = template.evaluate(inputs, found[: len(template.consts)])
+            values = [y * found[-1] for y in values] if weighted else values
+            return jnp.asarray(values[0]) if is_loss else jnp.stack([jnp.asarray(y) for y in values])
 
         instr = draft.instr
         family = Family(
             fn=psi,
             args=np.ascontiguousarray(args, np.int32),
-            outs=None if is_loss else self.slot_of[np.concatenate(draft.outs)][:, None],
+            outs=None if is_loss else self.slot_of[np.concatenate(draft.outs)].reshape(len(args), -1),
             data_axes=pack.axes,
-            jac_pattern=jac[None, :],
+            jac_pattern=jac,
             hess_pattern=hess,
             name=_template_name(template),
             where="" if instr is None else where_of(instr),
         )
         return family, pack.data, (0,) * len(pack.data)
+
+
+def _is_small(template: Template) -> bool:
+    return template.k <= MAX_ARGS and len(template.nodes) <= MAX_OPS
 
 
 def _by_key(calls: list[CallDraft]) -> list[list[CallDraft]]:

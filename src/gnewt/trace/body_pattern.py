@@ -36,6 +36,8 @@ class BodyPattern:
     uses: np.ndarray
     jac: np.ndarray
     hess: np.ndarray
+    size: int
+    """Scalar operations of one iteration."""
 
     def density(self) -> float:
         """Fraction of argument pairs that are coupled."""
@@ -90,7 +92,7 @@ def analyse_body(lift: Lifter, body: Program, values: list[Value], sums: list[bo
         computed = {o: list(range(size_of(shapes[o]))) for o in every}
         m = sum(len(p) for p in computed.values())
         dense = np.ones((m, k), bool)
-        return BodyPattern({}, computed, shapes, dense, dense, np.ones((m, k, k), bool))
+        return BodyPattern({}, computed, shapes, dense, dense, np.ones((m, k, k), bool), _MAX_SCALARS)
     scratch.pool.resolve()
     target = getattr(scratch.pool, "target", None)
     passed, computed, ids = {}, {}, []
@@ -105,7 +107,7 @@ def analyse_body(lift: Lifter, body: Program, values: list[Value], sums: list[bo
                 computed.setdefault(o, []).append(place)
                 ids.append(i)
     uses, jac, hess = propagate(scratch, k, np.array(ids, np.int64))
-    return BodyPattern(passed, computed, shapes, uses, jac, hess)
+    return BodyPattern(passed, computed, shapes, uses, jac, hess, scratch.pool.size)
 
 
 def out_dtype(body: Program, o: int) -> DType:

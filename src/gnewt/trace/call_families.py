@@ -125,7 +125,7 @@ def _call_patterns(draft: CallDraft, k: int) -> tuple[np.ndarray, np.ndarray]:
         places = np.array(draft.amap[at : at + template.k], np.int64)
         at += template.k
         first, second = template.patterns()
-        reach[c, places[first]] = True
+        reach[c, places[first[0]]] = True
         if jac[:, c].any() and second.any():
             hess[np.ix_(places, places)] |= second
     if spec.hess is None:

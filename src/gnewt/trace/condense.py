@@ -20,10 +20,15 @@ from gnewt.trace.assemble import Assembler
 from gnewt.trace.constants import Const, Constants
 from gnewt.trace.fuse import Fuser
 from gnewt.trace.groups import Groups
-from gnewt.trace.lift import Distrust, Lifter, Seen
+from gnewt.trace.joints import Joiner
+from gnewt.trace.lift import Distrust, Lifter, Seen, Value
 from gnewt.trace.opaque_regions import NeedRegion, as_one
 from gnewt.trace.outputs import Numbering
+from gnewt.trace.scalar_pool import CALL, Pool
 from gnewt.trace.tail import live_scalars, peel
+
+MAX_READERS = 4
+"""Places that read a result of a map, on average, up to which the body of the map is lifted inside."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,44 +79,90 @@ def lift_program(
         distrust: what is to be opaque.
     """
     program = as_one(program) if distrust is None else split_complex(program)
-    forced: set[int] = set()
     prepared: dict[tuple[int, tuple[bool, ...]], tuple[Program, Program]] = {}
-    while True:
-        lifter = Lifter(rules)
-        lifter.forced, lifter.prepared, lifter.distrust = forced, prepared, distrust or frozenset()
-        lifter.seen = None if seen is None else Seen(seen.share)
-        consts = [
-            lifter.constants.add_input(None if isinstance(v, Tracer) else v, np.shape(v), jax.typeof(v).dtype)
-            for v in captured
-        ]
-        lifter.hoisted = consts[: source.num_hoisted]
-        blocks: dict[int, np.ndarray] = {}
-        for i, aval in zip(source.order, source.variables, strict=True):
-            shape = shape_of(aval)
-            ids = lifter.add_inputs(int(np.prod(shape, dtype=np.int64)), aval.dtype)
-            blocks[i] = ids.reshape(1, *shape)
-        variables, others = iter(blocks[i] for i in range(len(blocks))), iter(consts[source.num_hoisted :])
-        values = [next(variables) if d else next(others) for d in source.diff]
-        # What has no entries is a constant.
-        values = [
-            v if isinstance(v, Const) or v.size else lifter.empty(a)
-            for v, a in zip(values, source.avals, strict=True)
-        ]
-        try:
-            outs = lifter.run(lifter.prepare(program, values), values)
-        except NeedRegion as need:
-            forced = forced | {need.candidates(forced)}
-            continue
-        return lifter, [lifter.ids(out).ravel() for out in outs]
+
+    def lift(inside: frozenset[int]) -> tuple[Lifter, list[np.ndarray]]:
+        forced: set[int] = set()
+        while True:
+            lifter = Lifter(rules)
+            lifter.forced, lifter.prepared, lifter.distrust = forced, prepared, distrust or frozenset()
+            lifter.inside, lifter.lift_again = inside, lift
+            lifter.seen = None if seen is None else Seen(seen.share)
+            values = _arguments(lifter, source, captured)
+            try:
+                outs = lifter.run(lifter.prepare(program, values), values)
+            except NeedRegion as need:
+                forced = forced | {need.candidates(forced)}
+                continue
+            return lifter, [lifter.ids(out).ravel() for out in outs]
+
+    return lift(frozenset())
 
 
-def condense(lifter: Lifter, root: int, keep: np.ndarray, num_inputs: int, dtype: np.dtype) -> Condensed:
-    """Turn the scalar graph into families: peel the tail, fuse, group, number the slots.
+def _arguments(lifter: Lifter, source: Source, captured: Sequence[ArrayLike]) -> list[Value]:
+    """Write the inputs of a program: scalars for the variables, constants for the rest."""
+    consts = [
+        lifter.constants.add_input(None if isinstance(v, Tracer) else v, np.shape(v), jax.typeof(v).dtype)
+        for v in captured
+    ]
+    lifter.hoisted = consts[: source.num_hoisted]
+    blocks: dict[int, np.ndarray] = {}
+    for i, aval in zip(source.order, source.variables, strict=True):
+        shape = shape_of(aval)
+        ids = lifter.add_inputs(int(np.prod(shape, dtype=np.int64)), aval.dtype)
+        blocks[i] = ids.reshape(1, *shape)
+    variables, others = iter(blocks[i] for i in range(len(blocks))), iter(consts[source.num_hoisted :])
+    values = [next(variables) if d else next(others) for d in source.diff]
+    # What has no entries is a constant.
+    return [
+        v if isinstance(v, Const) or v.size else lifter.empty(a)
+        for v, a in zip(values, source.avals, strict=True)
+    ]
+
+
+class _LiftInside(Exception):
+    """Loops whose results are read by few: their bodies are better fused into the readers."""
+
+    def __init__(self, loops: frozenset[int]) -> None:
+        self.loops = loops
+
+
+def condense_lifted(
+    lifter: Lifter, ids: list[np.ndarray], num_inputs: int, dtype: np.dtype
+) -> tuple[Lifter, Condensed]:
+    """Condense what was lifted, or lift it again with other loops inside; returns what was condensed, too.
 
     Args:
-        root: id of the objective.
-        keep: ids that must be slots, whether or not the objective needs them.
+        ids: of the objective, and of what must be slots.
     """
+    try:
+        return lifter, condense(lifter, ids, num_inputs, dtype)
+    except _LiftInside as found:
+        # Once: a loop that is not the same object the second time stays a call.
+        lifter, ids = lifter.lift_again(found.loops)
+        lifter.settled = True
+        return lifter, condense(lifter, ids, num_inputs, dtype)
+
+
+def _refuse_short_maps(pool: Pool, fuser: Fuser) -> None:
+    """Raise where results of a map are read at few places each, not by the sum at the end."""
+    loops = set()
+    for block in pool.blocks:
+        if block.kind == CALL and block.call.loop is not None:
+            readers = fuser.fan_out[block.start : block.stop][fuser.live[block.start : block.stop]]
+            if readers.any() and readers[readers > 0].mean() <= MAX_READERS:
+                loops.add(block.call.loop)
+    if loops:
+        raise _LiftInside(frozenset(loops))
+
+
+def condense(lifter: Lifter, outs: list[np.ndarray], num_inputs: int, dtype: np.dtype) -> Condensed:
+    """Turn the scalar graph into families: peel the tail, join, fuse, group, number the slots.
+
+    Args:
+        outs: ids of the objective, and of what must be slots, whether or not the objective needs it.
+    """
+    root, keep = int(outs[0][0]), np.concatenate([*outs[1:], np.zeros(0, np.int32)])
     pool, constants = lifter.pool, lifter.constants
     carried = pool.resolve()
     root, *kept = pool.follow(pool.target, np.array([root, *keep], np.int32)).tolist()
@@ -120,12 +171,22 @@ def condense(lifter: Lifter, root: int, keep: np.ndarray, num_inputs: int, dtype
     ids, weights, bias = peel(pool, constants, root, carried, dtype)
     live = live_scalars(pool, ids, carried)
     fuser = Fuser(pool, constants, live, carried)
-    fuser.run(ids)
+    fuser.collapse(ids)
+    if not lifter.settled:
+        _refuse_short_maps(pool, fuser)
+    joiner = Joiner(fuser, constants)
+    joints = joiner.run(ids, weights)
+    if joints:
+        left = joiner.settle(joints, ids)
+        ids, weights = ids[left], weights[left]
+    fuser.run()
     groups = Groups(pool, constants, fuser)
     groups.run()
     size = pool.size
     assembler = Assembler(pool, constants, fuser, groups, dtype)
     assembler.collect(ids, weights, bias, carried)
+    for joint in joints:
+        assembler.add_joint(joint)
     assembler.merge_single_losses()
     num_slots = assembler.number_slots(num_inputs)
     families, columns, drops = assembler.write()

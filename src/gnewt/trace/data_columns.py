@@ -46,7 +46,7 @@ class ColumnReader:
             for c in range(lo, hi):
                 template, where, at = self.places[c]
                 inputs = [entry(x, i).astype(d) for i, d in zip(where, template.args, strict=True)]
-                values.append(template.evaluate(inputs, consts[at : at + len(template.consts)]))
+                values += template.evaluate(inputs, consts[at : at + len(template.consts)])
             return jnp.stack([jnp.asarray(v).astype(dtype) for v in values])
 
         return Take(take, len(self.dtypes))

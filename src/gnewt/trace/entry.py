@@ -22,6 +22,7 @@ from gnewt.graph import Data, Structure
 from gnewt.jaxprs import Program, run_program, size_of, sweep_derivatives, value_key
 from gnewt.jaxprs.compat import put
 from gnewt.jaxprs.parts import bound_loops
+from gnewt.jaxprs.replay import bind_for_products
 from gnewt.trace.condense import Condensed, Source
 from gnewt.trace.lift import Distrust, Lifter
 
@@ -120,7 +121,7 @@ class Replay:
 
     def _value(self, captured: Sequence[ArrayLike], x: Array) -> Array:
         args = self._operands(captured, jax.tree_util.tree_leaves(self._structure.unravel(x)))
-        (value,) = run_program(self._program, args, captured[: self._source.num_hoisted])
+        (value,) = run_program(self._program, args, captured[: self._source.num_hoisted], bind_for_products)
         return value.astype(x.dtype)
 
     def derivatives(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -50,19 +50,20 @@ from gnewt.trace.arguments import (
     as_argnums,
     call,
     chosen_args,
-    is_data,
-    leaf_names,
+    parameters,
     run_abstractly,
     take_apart,
     unknown_as_nan,
 )
 from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.cache import StructureCache, structures
-from gnewt.trace.condense import Source, condense, lift_program
+from gnewt.trace.condense import Source, condense_lifted, lift_program
 from gnewt.trace.entry import Entry, Found, Replay, fill_columns
+from gnewt.trace.forms import Arguments, Form, definition
 from gnewt.trace.lift import Distrust, Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
 from gnewt.trace.precision import refuse_half_precision
+from gnewt.trace.readings import Reading, precision
 
 _RULE_MODULES = (
     branch_rules,
@@ -88,11 +89,6 @@ class _Read:
     aux: Aux | None
     dropped: Sequence[Equation] = ()
     """Prints and callbacks that were left out."""
-
-
-def _x64() -> bool:
-    """Whether JAX computes in 64 bits now."""
-    return jax.config.jax_enable_x64  # type: ignore[attr-defined]
 
 
 class TracedFunction:
@@ -166,22 +162,18 @@ class TracedFunction:
 
     def _find(self, args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> Found:
         """`find`, of arguments that were taken apart."""
-        self._check_leaves(args, chosen)
-        leaves, tree = jax.tree_util.tree_flatten(args)
-        structs = [_struct(leaf) for leaf in leaves]
-        diff = [i in chosen for i, arg in enumerate(args) for _ in jax.tree_util.tree_leaves(arg)]
-        all_names = leaf_names(self.f, args)
-        self._check_inputs(all_names, structs, diff)
-        read = self._read(jax.tree_util.tree_unflatten(tree, structs))
-        others = [leaf for leaf, d in zip(leaves, diff, strict=True) if not d]
+        given = Arguments(args, chosen)
+        signature = (given.signature(), self._options, precision())
+        known = [] if signature[0] is None else self.cache.recall(signature)
+        form = known[0].form if known else given.form(self.f, self.inputs_of(args[:-1]))
+        read, reading = self._read(given, form, known)
+        others = [leaf for leaf, d in zip(given.values, form.diff, strict=True) if not d]
         captured = [_own(v) for v in [*read.hoisted, *others]]
-        names = tuple(n for n, d in zip(all_names, diff, strict=True) if d)
-        source = Source(structs, diff, _leaf_order(args, chosen), len(read.hoisted))
-        in_tree = jax.tree_util.tree_structure(self.inputs_of(args[:-1]))
+        source = Source(form.leaves, form.diff, form.order, len(read.hoisted))
 
         def make() -> Entry:
-            form = dataclasses.replace(read, hoisted=[])  # an entry keeps no values, which may be tracers
-            return self._trace(form, source, names, in_tree, captured)
+            bare = dataclasses.replace(read, hoisted=[])  # an entry keeps no values, which may be tracers
+            return self._trace(bare, source, form.names, form.in_tree, captured)
 
         if not read.program.repeatable:
             found = make().find(captured)
@@ -189,81 +181,46 @@ class TracedFunction:
             return found
         # Two functions of equal content share a structure if they name their inputs alike and begin at the same line,
         # so that messages name what the user wrote.
-        options = (self.argnums, self.keep, tuple(diff), _x64(), names, _definition(self.f))
+        options = (self.argnums, self.keep, tuple(form.diff), precision(), form.names, self._options[-1])
         dynamic = tuple(isinstance(v, Tracer) for v in captured)
-        return self.cache.find((in_tree, read.program.key, read.aux, dynamic, options), captured, make)
+        key = (form.in_tree, read.program.key, read.aux, dynamic, options)
+        found = self.cache.find(key, captured, make)
+        if reading is not None and signature[0] is not None:
+            reading.program.key = self.cache.kept(key)[1]
+            self.cache.remember(signature, key, reading)
+        return found
 
-    def _read(self, structs: Sequence[PyTree]) -> _Read:
-        """Trace f, always: it may see anything."""
-        f = partial(call, self.f)
-        f, form = split_aux(f, _function_line(self.f)) if self.has_aux else (f, [])
+    @cached_property
+    def _options(self) -> tuple[Hashable, ...]:
+        return self.argnums, self.keep, self.has_aux, tuple(parameters(self.f)), definition(self.f)
+
+    def _read(self, given: Arguments, form: Form, known: Sequence[Reading]) -> tuple[_Read, Reading | None]:
+        """Trace f, always: it may see anything. Also return what is worth remembering of it."""
+        f = partial(call, self.f) if given.fixes else lambda *parts: self.f(*parts[:-1], **parts[-1])
+        f, seen = split_aux(f, _function_line(self.f)) if self.has_aux else (f, [])
         try:
-            closed, out = trace_jaxpr(f, structs)
+            closed, out = trace_jaxpr(f, given.args)
         except Exception as error:
             raise Untraceable(error) from None
-        closed, dropped = plain_jaxpr(closed)
-        self._check_outputs(closed, out[0] if self.has_aux else out)
+        aux = seen[0] if seen else None
+        for reading in known:
+            captured = reading.recognize(closed, aux)
+            if captured is not None:
+                return _Read(reading.program, captured, aux), None
+        plain, dropped = plain_jaxpr(closed)
+        self._check_outputs(plain, out[0] if self.has_aux else out)
         hoisted: list[ArrayLike] = []
-        program = flatten_jaxpr(closed, hoisted)
-        return _Read(program, hoisted, form[0] if form else None, dropped)
+        program = flatten_jaxpr(plain, hoisted)
+        reading = None
+        if program.repeatable and plain is closed:
+            reading = Reading(form, program, aux).repeated(closed, known)
+        return _Read(program, hoisted, aux, dropped), reading
 
     def inputs_of(self, args: Sequence[PyTree]) -> PyTree:
         """Pick the differentiated arguments, in the form in which a step is returned."""
         if isinstance(self.argnums, int):
             return args[self.argnums]
         return tuple(args[i] for i in self.argnums)
-
-    # Checks
-
-    def _check_leaves(self, args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> None:
-        for i in chosen:
-            for path, leaf in jax.tree_util.tree_leaves_with_path(args[i]):
-                if is_data(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct):
-                    continue
-                name = leaf_names(self.f, [0] * i + [leaf, {}])[-1] + jax.tree_util.keystr(path)
-                raise TraceError(
-                    f"input {name} is {leaf!r} ({type(leaf).__name__}), not a real number or an array of them",
-                    user_line(),
-                    "differentiate by numbers only: give it as another argument, or capture it in the function; "
-                    "take a module apart, equinox.partition(module, equinox.is_inexact_array), give its arrays, "
-                    "and join both parts inside the function (equinox.combine)",
-                )
-
-    def _check_inputs(
-        self, names: Sequence[str], avals: Sequence[jax.ShapeDtypeStruct], diff: Sequence[bool]
-    ) -> None:
-        size = 0
-        for aval, name, d in zip(avals, names, diff, strict=True):
-            if not d:
-                continue
-            size += int(np.prod(aval.shape, dtype=np.int64))
-            if aval.dtype in (np.float32, np.float64):
-                continue
-            if is_float(aval.dtype):
-                raise TraceError(
-                    f"input {name} has dtype {aval.dtype}: too few digits to factorise with",
-                    user_line(),
-                    f"take the step in float32 or float64, {name}.astype(jnp.float32); the function may convert inside",
-                )
-            if jnp.issubdtype(aval.dtype, jnp.complexfloating):
-                remedy = "give its real and imaginary parts as two real inputs"
-            else:
-                remedy = "convert it to float, or pass it as another argument and leave it out of argnums"
-            raise TraceError(
-                explain_error(
-                    f"input {name} has dtype {aval.dtype}: Newton steps are taken in real numbers",
-                    user_line(),
-                    remedy,
-                )
-            )
-        if size == 0:
-            raise TraceError(
-                explain_error(
-                    "the inputs are empty: there is nothing to differentiate",
-                    user_line(),
-                    "give at least one variable",
-                )
-            )
 
     def _check_outputs(self, closed: AnyJaxpr, out: PyTree) -> None:
         leaves = jax.tree_util.tree_leaves(out)
@@ -311,15 +268,14 @@ class TracedFunction:
         lifted = _part(read.program, [*program.outs, *asked]) if asked else program
         seen = None if read.aux is None else Seen(bool(asked))
         lifter, ids = lift_program(lifted, source, captured, self.rules, seen, distrust)
-        root = int(ids[0][0])
         moving = [v for v, d in zip(program.ins, source.diff, strict=True) if d]
-        if root < 0 or differentiated_vars(program).isdisjoint(moving):
+        if ids[0][0] < 0 or differentiated_vars(program).isdisjoint(moving):
             self._refuse_constant()
         refuse_half_precision(program, moving)
         variables = source.variables
         num_inputs = sum(int(np.prod(a.shape, dtype=np.int64)) for a in variables)
-        keep = np.concatenate([*ids[1:], np.zeros(0, np.int32)])
-        condensed = condense(lifter, root, keep, num_inputs, jnp.result_type(*[a.dtype for a in variables]))
+        dtype = jnp.result_type(*[a.dtype for a in variables])
+        lifter, condensed = condense_lifted(lifter, ids, num_inputs, dtype)
         if not any(f.k for f in condensed.families):
             self._refuse_constant()
         outputs = None
@@ -422,34 +378,9 @@ def _note_dropped(eqns: Sequence[Equation]) -> None:
     )
 
 
-def _struct(leaf: ArrayLike) -> jax.ShapeDtypeStruct:
-    aval = jax.typeof(leaf)
-    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=getattr(aval, "weak_type", False))
-
-
-def _leaf_order(args: tuple[PyTree, ...], chosen: tuple[int, ...]) -> list[int]:
-    """Positions of the differentiated leaves (counted in the order of args) in the order of argnums."""
-    first, at = {}, 0
-    for i, arg in enumerate(args):
-        if i in chosen:
-            count = len(jax.tree_util.tree_leaves(arg))
-            first[i] = list(range(at, at + count))
-            at += count
-    return [leaf for i in chosen for leaf in first[i]]
-
-
 def _own(value: ArrayLike) -> ArrayLike:
     """Copy what may be written to before a result of this call is asked for its residual."""
     return value if isinstance(value, jax.Array | int | float | complex | np.generic) else np.array(value)
-
-
-def _definition(f: Callable) -> tuple[str, int]:
-    """Where a function, a method or a callable object is defined; no place where that is not known."""
-    while isinstance(f, partial):
-        f = f.func
-    f = inspect.unwrap(f)
-    code = getattr(f, "__code__", None) or getattr(type(f).__call__, "__code__", None)
-    return ("", 0) if code is None else (code.co_filename, code.co_firstlineno)
 
 
 def _function_line(f: Callable) -> str:

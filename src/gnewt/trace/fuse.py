@@ -7,6 +7,8 @@ substitution would widen a consumer or repeat much work.
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 
 from gnewt.jaxprs import is_float
@@ -35,6 +37,8 @@ class Fuser:
         self.constants = constants
         self.starts = pool.starts()
         self.live = live
+        self.todo = live
+        """What is to be decided here: all that is live, but for the insides of joints."""
         self.kept = carried & live
         self.leaf = self.kept.copy()
         self.floating = np.zeros(pool.size, bool)
@@ -51,22 +55,41 @@ class Fuser:
         """For each block int32[n, w]: the arguments of each value if substituted, padded."""
         self.rows: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
         """For each row block (ptr, cols, coefs) of its entities, collapsed; empty rows elsewhere."""
+        self.long = np.zeros(pool.size, bool)
+        """Rows of so many terms that they are kept whatever the terms are."""
 
-    def run(self, roots: np.ndarray) -> None:
+    def collapse(self, roots: np.ndarray) -> None:
+        """Collapse affine chains to rows."""
         self.roots = roots
-        fan_out, entity = self._collapse_plan()
+        self.fan_out, entity = self._collapse_plan()
         self._collapse(entity)
-        self.fan_out = fan_out
-        for b, block in enumerate(self.pool.blocks):
-            mask = self.live[block.start : block.stop]
-            if block.kind == OP and mask.any():
-                self._operation(b, block, mask)
-            elif block.kind == ROW:
-                mask = entity[block.start : block.stop]
-                if mask.any():
-                    self._row(b, block, mask)
-            elif block.kind == CALL:
-                self._call(block)
+        self._mark_long()
+
+    def run(self) -> None:
+        """Decide what is kept."""
+        for b in range(len(self.pool.blocks)):
+            self._decide(b)
+
+    def _decide(self, b: int) -> None:
+        block = self.pool.blocks[b]
+        mask = self.todo[block.start : block.stop]
+        if block.kind == OP and mask.any():
+            self._operation(b, block, mask)
+        elif block.kind == ROW and b in self.rows:
+            self._row(b, block, mask & (np.diff(self.rows[b][0]) > 0))
+        elif block.kind == CALL:
+            self._call(block)
+
+    def count_kept(self, ids: np.ndarray) -> int:
+        """Count how many of the given values would be kept, if nothing else were decided."""
+        trial = copy.copy(self)
+        trial.kept, trial.leaf, trial.termwise = self.kept.copy(), self.leaf.copy(), self.termwise.copy()
+        trial.work, trial.sets = self.work.copy(), {}
+        trial.todo = np.zeros_like(self.live)
+        trial.todo[ids] = True
+        for b in np.unique(np.searchsorted(self.starts, ids, side="right") - 1):
+            trial._decide(int(b))
+        return int((trial.kept & ~self.kept).sum())
 
     # Affine chains collapse to rows, before fusing
 
@@ -151,6 +174,16 @@ class Fuser:
             counts[rows] = np.bincount(owner, minlength=len(rows))
             self.rows[b] = (np.concatenate([[0], np.cumsum(counts)]), cols, coefs)
 
+    def _mark_long(self) -> None:
+        for b, (ptr, _, _) in self.rows.items():
+            count = np.diff(ptr)
+            short = count <= 32
+            if count[short].sum() > 2_000_000:
+                short = count <= MAX_TERMS
+            ids = np.flatnonzero(~short) + self.pool.blocks[b].start
+            self.keep(ids)
+            self.long[ids] = self.termwise[ids] = True
+
     def _expand(self, owner: np.ndarray, cols: np.ndarray, coefs: np.ndarray, rank: np.ndarray) -> tuple:
         where = np.searchsorted(self.starts, cols, side="right") - 1
         parts = []
@@ -209,7 +242,7 @@ class Fuser:
     def _work(self, ids: np.ndarray) -> np.ndarray:
         return np.where((ids >= 0) & ~self.leaf[np.maximum(ids, 0)], self.work[np.maximum(ids, 0)], 0)
 
-    def _keep(self, ids: np.ndarray) -> None:
+    def keep(self, ids: np.ndarray) -> None:
         self.kept[ids] = True
         self.leaf[ids] = True
 
@@ -245,7 +278,7 @@ class Fuser:
                 # Parts that share nothing are kept all: a reduction tree stays narrow.
                 chosen = rows[((worst == j) | apart[rows]) & candidates[rows, j]]
                 if chosen.size:
-                    self._keep(operand[chosen])
+                    self.keep(operand[chosen])
             # The keeping shows in all places that read the value, so all sets are read anew.
             sets = [self._arguments(o) for o in operands]
             work = sum((self._work(o) for o in operands), np.ones(len(operands[0]), np.int64))
@@ -262,7 +295,7 @@ class Fuser:
         if self.floating[block.start]:
             count = (sets != _PAD).sum(1)
             repeated = (count > 1) & (self.fan_out[ids] > 1) & (self.fan_out[ids] * work > MAX_OPS)
-            self._keep(ids[repeated])
+            self.keep(ids[repeated])
 
     def _operation(self, b: int, block: Block, mask: np.ndarray) -> None:
         operands = [o if mask.all() else o[mask] for o in block.operands]
@@ -271,21 +304,15 @@ class Fuser:
 
     def _row(self, b: int, block: Block, mask: np.ndarray) -> None:
         ptr, cols, _ = self.rows[b]
-        rows = np.flatnonzero(mask)
+        rows = np.flatnonzero(mask & ~self.long[block.start : block.stop])
         count = ptr[rows + 1] - ptr[rows]
-        short = count <= 32
-        if (count[short]).sum() > 2_000_000:
-            short = count <= MAX_TERMS
-        self._keep(rows[~short] + block.start)
-        self.termwise[rows[~short] + block.start] = True
-        rows = rows[short]
         if not rows.size:
             self.sets[b] = np.full((block.n, 1), _PAD, np.int32)
             return
-        width = int(count[short].max())
+        width = int(count.max())
         terms, owner = row_terms(ptr, rows)
         table = np.full((len(rows), width), -1, np.int32)
-        position = np.arange(len(owner)) - np.concatenate([[0], np.cumsum(count[short])[:-1]])[owner]
+        position = np.arange(len(owner)) - np.concatenate([[0], np.cumsum(count)[:-1]])[owner]
         table[owner, position] = cols[terms]
         columns = [table[:, j] for j in range(width)]
         parts = [self._arguments(c) for c in columns]
@@ -295,13 +322,13 @@ class Fuser:
         ids = rows + block.start
         # A sum too wide to substitute is a slot itself, not its terms: s = Σ ψ couples no two of them.
         wide = (size > MAX_ARGS) | (work > MAX_OPS) | _apart(counts, size)
-        wide |= (count[short] > MAX_TERMS) & (size > MAX_APART)
+        wide |= (count > MAX_TERMS) & (size > MAX_APART)
         wide &= size > 1
-        self.termwise[ids] = (count[short] > MAX_TERMS) | (size > MAX_ARGS) | _apart(counts, size)
+        self.termwise[ids] = (count > MAX_TERMS) | (size > MAX_ARGS) | _apart(counts, size)
         chosen = np.zeros(block.n, bool)
         chosen[rows] = True
         self._store(b, block, chosen, sets, work)
-        self._keep(ids[wide])
+        self.keep(ids[wide])
 
     def _call(self, block: Block) -> None:
         """Arguments of a call are slots, except expressions of one argument and what cannot be a slot."""
@@ -312,7 +339,7 @@ class Fuser:
             ids = np.unique(ids[~self.leaf[ids] & self.floating[ids]])
             if ids.size:
                 size = (self._arguments(ids) != _PAD).sum(1)
-                self._keep(ids[(size > 1) | (self._work(ids) > MAX_OPS)])
+                self.keep(ids[(size > 1) | (self._work(ids) > MAX_OPS)])
 
 
 def _apart(counts: np.ndarray, size: np.ndarray) -> np.ndarray:

@@ -27,13 +27,13 @@ class Groups:
         self.group_of = np.full(pool.size, -1, np.int32)
         self.row_of = np.zeros(pool.size, np.int32)
         self.members: list[tuple[Template, np.ndarray, np.ndarray]] = []
-        self._leaf_code = np.full(pool.size, -1, np.int32)
+        self.leaf_code = np.full(pool.size, -1, np.int32)
         for block in pool.blocks:
             if block.kind == CALL:
                 codes = [self.table.leaf(np.dtype(d)).index for d in block.dtypes]
-                self._leaf_code[block.start : block.stop] = np.tile(codes, block.n // max(block.call.m, 1))
+                self.leaf_code[block.start : block.stop] = np.tile(codes, block.n // max(block.call.m, 1))
             else:
-                self._leaf_code[block.start : block.stop] = self.table.leaf(np.dtype(block.dtype)).index
+                self.leaf_code[block.start : block.stop] = self.table.leaf(np.dtype(block.dtype)).index
         self._template_of_group = np.zeros(1024, np.int32)
         self._rows: dict[Any, Op] = {}
 
@@ -42,7 +42,7 @@ class Groups:
         fuser = self.fuser
         for b, block in enumerate(self.pool.blocks):
             if block.kind == OP:
-                mask = fuser.live[block.start : block.stop]
+                mask = fuser.todo[block.start : block.stop]
                 if mask.any():
                     places = np.flatnonzero(mask) + block.start
                     self.build(
@@ -53,9 +53,9 @@ class Groups:
 
     def extend(self, size: int, dtype: Any) -> None:
         """Make room for slots that hold constants."""
-        more = size - len(self._leaf_code)
+        more = size - len(self.leaf_code)
         code = self.table.leaf(np.dtype(dtype)).index
-        self._leaf_code = np.concatenate([self._leaf_code, np.full(more, code, np.int32)])
+        self.leaf_code = np.concatenate([self.leaf_code, np.full(more, code, np.int32)])
         self.fuser.leaf = np.concatenate([self.fuser.leaf, np.ones(more, bool)])
         self.group_of = np.concatenate([self.group_of, np.full(more, -1, np.int32)])
 
@@ -64,7 +64,8 @@ class Groups:
         places = np.arange(block.n) + block.start
         # A kept sum of few terms is one instance; a longer one takes an instance for every term.
         count = np.diff(ptr)
-        rows = np.flatnonzero((count > 0) & (~self.fuser.kept[places] | ~self.fuser.termwise[places]))
+        whole = ~self.fuser.kept[places] | ~self.fuser.termwise[places]
+        rows = np.flatnonzero((count > 0) & self.fuser.todo[places] & whole)
         if not rows.size:
             return
         terms, owner = row_terms(ptr, rows)
@@ -96,7 +97,7 @@ class Groups:
                 out[fixed[chosen]] = self.table.constant(dtype).index
         safe = ids[variable]
         leaf = self.fuser.leaf[safe]
-        out[variable] = np.where(leaf, self._leaf_code[safe], self._template_of_group[self.group_of[safe]])
+        out[variable] = np.where(leaf, self.leaf_code[safe], self._template_of_group[self.group_of[safe]])
         return out
 
     def columns(self, ids: np.ndarray, template: Template) -> tuple[np.ndarray, np.ndarray]:

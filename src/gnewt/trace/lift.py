@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -71,6 +71,12 @@ class Lifter:
         """Whether JAX can take second derivatives of the function in reverse mode alone."""
         self.distrust: frozenset[str] = frozenset()
         """Equations that a check found wrong: by line, or all loops."""
+        self.inside: frozenset[int] = frozenset()
+        """Loops (by identity) that are to be lifted inside, although they could be calls."""
+        self.settled = False
+        """Whether it is settled which loops are lifted inside."""
+        self.lift_again: Callable[[frozenset[int]], tuple[Lifter, list[np.ndarray]]]
+        """Lifts the program again, with other loops inside; set where the program is lifted."""
         self.enclosing: list[Instr] = []
         """The loops we are inside of."""
         self.detached = False

@@ -22,16 +22,18 @@ from gnewt.jaxprs import (
     primitives_of,
     program_key,
     run_program,
+    scan_spec,
     shape_of,
     variables,
 )
 from gnewt.jaxprs.compat import Numeric
-from gnewt.jaxprs.liveness import needed, read_variables
+from gnewt.jaxprs.liveness import dependents, needed, read_variables
 from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.body_constants import settle_constants
 from gnewt.trace.body_pattern import BodyPattern, analyse_body, out_dtype
 from gnewt.trace.call_rules import by_reverse_mode, check_differentiable, needs_reverse_mode
 from gnewt.trace.constants import Const
+from gnewt.trace.extract import MAX_NODES
 from gnewt.trace.fuse import MAX_ARGS
 from gnewt.trace.known_branches import groups_of_iterations, has_known_branches, resolve_branches
 from gnewt.trace.lift import Lifter, Value
@@ -80,7 +82,7 @@ def run_body(lift: Lifter, instr: Instr, loop: LoopCarries, values: list[Value])
     sums = [o < len(loop.sums) and loop.sums[o] for o in asked]
     states = [o < loop.spec.num_carry and not is_sum for o, is_sum in zip(asked, sums, strict=True)]
     for part, places in split_costs(rest, states):
-        _write_part(lift, instr, part, env, [sums[i] for i in places])
+        _write_part(lift, instr, part, env, [sums[i] for i in places], is_map=not any(states))
     return [
         env[v] if isinstance(v, int) and flag else out
         for v, flag, out in zip(loop.body.outs, wanted, outs, strict=True)
@@ -93,7 +95,9 @@ def _is_dense(pattern: BodyPattern) -> bool:
     return density > 0.5 or (density > 0.25 and bool((pattern.jac.sum(1) > MAX_ARGS).all()))
 
 
-def _write_part(lift: Lifter, instr: Instr, part: Program, env: dict[int, Value], sums: list[bool]) -> None:
+def _write_part(
+    lift: Lifter, instr: Instr, part: Program, env: dict[int, Value], sums: list[bool], is_map: bool = False
+) -> None:
     """Write a part of the body, as a dense call or inside; its outputs go into `env`."""
     trim_program(part)
     values = [env[v] for v in part.ins]
@@ -102,19 +106,38 @@ def _write_part(lift: Lifter, instr: Instr, part: Program, env: dict[int, Value]
         groups = groups_of_iterations(lift, part, values)
         found = lift_subsets(lift, groups, values, lambda _, given: _write_resolved(lift, instr, part, given))
     else:
-        found = _write_values(lift, instr, part, values, sums)
+        found = _write_values(lift, instr, part, values, sums, is_map)
     for var, value in zip(variables(part.outs), found, strict=True):
         env[var] = value
 
 
+def _feeds_loops(part: Program, values: list[Value]) -> bool:
+    """Whether a body has loops whose iterations read variables of their own."""
+    varying = [v for v, value in zip(part.ins, values, strict=True) if not isinstance(value, Const)]
+    found = dependents(part.instrs, varying)
+    for instr in part.instrs:
+        if instr.prim == "scan":
+            spec = scan_spec(instr)
+            if not found.isdisjoint(variables(instr.ins[spec.num_consts + spec.num_carry :])):
+                return True
+    return False
+
+
 def _write_values(
-    lift: Lifter, instr: Instr, part: Program, values: list[Value], sums: list[bool]
+    lift: Lifter, instr: Instr, part: Program, values: list[Value], sums: list[bool], is_map: bool = False
 ) -> list[Value]:
     count = _count_distinct(values)
-    if count <= LIFTED_ARGS and not _indexed_by_time(part, dict(zip(part.ins, values, strict=True))):
+    # A map of loops is a batch of loops.
+    inside = id(instr) in lift.inside or (is_map and _feeds_loops(part, values))
+    if (
+        count <= LIFTED_ARGS
+        and not inside
+        and not _indexed_by_time(part, dict(zip(part.ins, values, strict=True)))
+    ):
         pattern = analyse_body(lift, part, values, sums)
         if pattern is not None and (count <= DENSE_ARGS or _is_dense(pattern)):
-            return dense_body(lift, instr, part, values, pattern)
+            short = is_map and pattern.size <= MAX_NODES
+            return dense_body(lift, instr, part, values, pattern, id(instr) if short else None)
     return lift.run(lift.prepare(part, values), values)
 
 
@@ -270,7 +293,12 @@ def trim_program(program: Program) -> None:
 
 
 def dense_body(
-    lift: Lifter, instr: Instr, body: Program, values: list[Value], pattern: BodyPattern
+    lift: Lifter,
+    instr: Instr,
+    body: Program,
+    values: list[Value],
+    pattern: BodyPattern,
+    loop: int | None = None,
 ) -> list[Value]:
     """Write the body as one call: outputs that merely pass an argument on are aliases, not outputs."""
     variable = [not isinstance(v, Const) for v in values]
@@ -304,7 +332,7 @@ def dense_body(
         check_differentiable(body.instrs, call, columns, data)
     fixed = tuple(None if s is None else s.key() for s in known)
     key = ("body", body.key, tuple(variable), tuple((o, tuple(p)) for o, p in computed.items()), fixed)
-    spec = CallSpec(key, "scan body", call, m, pattern.jac, pattern.hess, pattern.uses)
+    spec = CallSpec(key, "scan body", call, m, pattern.jac, pattern.hess, pattern.uses, loop=loop)
     out_dtypes = [out_dtype(body, o) for o, p in computed.items() for _ in p]
     lift.instr = instr
     ids = lift.add_call(spec, cols, data, out_dtypes, col_dtypes)

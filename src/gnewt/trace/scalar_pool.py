@@ -61,6 +61,8 @@ class CallSpec:
     uses: np.ndarray | None = None
     """bool[m, columns]: which columns the value of an output needs; all if None."""
     note: str = ""
+    loop: int | None = None
+    """Identity of the equation, if this is a whole iteration of a loop that carries nothing, and short enough to lift."""
     detached: bool = False
     """Reaches the objective through zero-derivative operations only."""
 

@@ -47,7 +47,7 @@ class Op:
 
 @dataclasses.dataclass(eq=False)
 class Template:
-    """An expression DAG: nodes in topological order, the last reference is the value."""
+    """An expression DAG: nodes in topological order, and which references are its values."""
 
     index: int
     args: tuple[DType, ...]
@@ -55,48 +55,55 @@ class Template:
     consts: tuple[DType, ...]
     """dtype of each constant column."""
     nodes: tuple[tuple[Op, tuple[Ref, ...]], ...]
-    out: Ref
+    outs: tuple[Ref, ...]
+    """One, but for templates that were extracted for several results."""
 
     @property
     def k(self) -> int:
         return len(self.args)
 
-    def evaluate(self, args: Sequence[jax.Array], consts: Sequence[jax.Array]) -> jax.Array:
+    def evaluate(self, args: Sequence[jax.Array], consts: Sequence[jax.Array]) -> list[jax.Array]:
         """Evaluate on scalars."""
         values: list[jax.Array] = []
         env: dict[str, Sequence[jax.Array]] = {"a": args, "c": consts, "n": values}
         for op, refs in self.nodes:
             values.append(op.fn([env[tag][i] for tag, i in refs]))
-        tag, i = self.out
-        return env[tag][i]
+        return [env[tag][i] for tag, i in self.outs]
 
     def patterns(self) -> tuple[np.ndarray, np.ndarray]:
-        """bool[k] and bool[k, k]: where the first and second derivative may be nonzero."""
-        k = self.k
-        unit = np.eye(k, dtype=bool)
-        none = np.zeros(k, bool)
-        flat = np.zeros((k, k), bool)
-        firsts: list[np.ndarray] = []
-        seconds: list[np.ndarray] = []
+        """bool[m, k] and bool[k, k]: where first derivatives, and the second one of any value, may be nonzero."""
+        return patterns(self.nodes, self.outs, self.k)
 
-        def read(ref: Ref) -> tuple[np.ndarray, np.ndarray]:
-            tag, i = ref
-            if tag == "a":
-                return unit[i], flat
-            return (firsts[i], seconds[i]) if tag == "n" else (none, flat)
 
-        for op, refs in self.nodes:
-            parts = [read(r) for r in refs]
-            first, second = none.copy(), flat.copy()
-            for i, (d, h) in enumerate(parts):
-                if op.is_active(i):
-                    first |= d
-                    second |= h
-            for i, j in op.pairs(len(refs)):
-                second |= np.outer(parts[i][0], parts[j][0])
-            firsts.append(first)
-            seconds.append(second | second.T)
-        return read(self.out)
+def patterns(
+    nodes: Sequence[tuple[Op, tuple[Ref, ...]]], outs: Sequence[Ref], k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the patterns of an expression's values in its k arguments, as `Template.patterns`."""
+    unit = np.eye(k, dtype=bool)
+    none = np.zeros(k, bool)
+    flat = np.zeros((k, k), bool)
+    firsts: list[np.ndarray] = []
+    seconds: list[np.ndarray] = []
+
+    def read(ref: Ref) -> tuple[np.ndarray, np.ndarray]:
+        tag, i = ref
+        if tag == "a":
+            return unit[i], flat
+        return (firsts[i], seconds[i]) if tag == "n" else (none, flat)
+
+    for op, refs in nodes:
+        parts = [read(r) for r in refs]
+        first, second = none.copy(), flat.copy()
+        for i, (d, h) in enumerate(parts):
+            if op.is_active(i):
+                first |= d
+                second |= h
+        for i, j in op.pairs(len(refs)):
+            second |= np.outer(parts[i][0], parts[j][0])
+        firsts.append(first)
+        seconds.append(second | second.T)
+    found = [read(ref) for ref in outs]
+    return np.stack([d for d, _ in found]), np.any([h for _, h in found], axis=0)
 
 
 class TemplateTable:
@@ -107,22 +114,23 @@ class TemplateTable:
         self._by_key: dict[Hashable, Template] = {}
         self._composed: dict[Hashable, Template] = {}
 
-    def _intern(
-        self, args: tuple, consts: tuple, nodes: list[tuple[Op, tuple[Ref, ...]]], out: Ref
+    def intern(
+        self, args: tuple, consts: tuple, nodes: list[tuple[Op, tuple[Ref, ...]]], *outs: Ref
     ) -> Template:
-        key = (args, consts, tuple((op.key, refs) for op, refs in nodes), out)
+        """Return the template of an expression."""
+        key = (args, consts, tuple((op.key, refs) for op, refs in nodes), outs)
         if key not in self._by_key:
-            self._by_key[key] = Template(len(self.templates), args, consts, tuple(nodes), out)
+            self._by_key[key] = Template(len(self.templates), args, consts, tuple(nodes), outs)
             self.templates.append(self._by_key[key])
         return self._by_key[key]
 
     def leaf(self, dtype: DType) -> Template:
         """The template of a slot."""
-        return self._intern((dtype,), (), [], ("a", 0))
+        return self.intern((dtype,), (), [], ("a", 0))
 
     def constant(self, dtype: DType) -> Template:
         """The template of a constant."""
-        return self._intern((), (dtype,), [], ("c", 0))
+        return self.intern((), (dtype,), [], ("c", 0))
 
     def compose(
         self, op: Op, children: Sequence[Template], args: tuple[int, ...], consts: tuple[int, ...]
@@ -154,10 +162,10 @@ class TemplateTable:
             moved |= {("c", i): ("c", j) for i, j in enumerate(cmap)}
             for i, (node_op, refs) in enumerate(child.nodes):
                 moved["n", i] = add(node_op, tuple(moved[r] for r in refs))
-            outs.append(moved[child.out])
+            outs.append(moved[child.outs[0]])
         arg_types = tuple(arg_dtypes[i] for i in range(len(arg_dtypes)))
         const_types = tuple(const_dtypes[i] for i in range(len(const_dtypes)))
-        template = self._intern(arg_types, const_types, nodes, add(op, tuple(outs)))
+        template = self.intern(arg_types, const_types, nodes, add(op, tuple(outs)))
         # add() appends the final node, so the interned tuple must be taken after it.
         self._composed[memo] = template
         return template

@@ -31,6 +31,8 @@ from gnewt.jaxprs.primitives import primitive
 
 MIN_REPEATS = 4
 MIN_EQUATIONS = 48
+_SHARE = 8
+"""A run covers at least this part of the equations: along a path through a tree some repeat, too, and that is no loop."""
 _MAX_PERIOD = 2000
 _MAX_LAG = 8
 
@@ -66,10 +68,10 @@ def roll_program(program: Program, varying: set[int], inputs: Sequence[int]) -> 
     best, early, rest = None, program.instrs, []
     for known, constants in (({*inputs}, False), ({*captured}, True)):
         split = _split_early(program, varying, known, constants)
-        found = _find_run(split[1])
+        found = _find_run(split[1], len(split[1]) // _SHARE)
         if found is not None and (best is None or found[2] > best[2]):
             best, (early, rest) = found, split
-    done = False
+    done, fewest = False, len(rest) // _SHARE
     for _ in range(4):
         if best is None:
             break
@@ -84,7 +86,7 @@ def roll_program(program: Program, varying: set[int], inputs: Sequence[int]) -> 
             break
         rest = [*rest[:start], _as_instr(program, rolled, rest[start]), *rest[start + period * repeats :]]
         done = True
-        best = _find_run(rest)
+        best = _find_run(rest, fewest)
     if not done:
         return program
     out = Program(program.avals, program.ins, program.consts, [*early, *rest], program.outs)
@@ -114,8 +116,13 @@ def _split_early(
     return early, rest
 
 
-def _find_run(rest: list[Instr]) -> tuple[int, int, int] | None:
-    """Return (start, period, repeats) of the longest repetition, cut where the fewest values cross."""
+def _find_run(rest: list[Instr], fewest: int) -> tuple[int, int, int] | None:
+    """Return (start, period, repeats) of the longest repetition, cut where the fewest values cross.
+
+    Args:
+        rest: equations.
+        fewest: how many of them a repetition has at least.
+    """
     number: dict[Hashable, int] = {}
     keys = []
     for instr in rest:
@@ -125,6 +132,7 @@ def _find_run(rest: list[Instr]) -> tuple[int, int, int] | None:
     sequence = np.array(keys)
     length = len(sequence)
     best = (0, 0, 0)
+    fewest = max(fewest, MIN_EQUATIONS)
     for period in range(1, min(_MAX_PERIOD, length // MIN_REPEATS) + 1):
         equal = np.concatenate([[0], (sequence[:-period] == sequence[period:]).astype(np.int8), [0]])
         edges = np.flatnonzero(np.diff(equal))
@@ -133,7 +141,7 @@ def _find_run(rest: list[Instr]) -> tuple[int, int, int] | None:
         runs = edges[1::2] - edges[::2]
         at = int(np.argmax(runs))
         cover = int(runs[at]) + period
-        if cover // period >= MIN_REPEATS and cover > best[0] * 1.05 and cover >= MIN_EQUATIONS:
+        if cover // period >= MIN_REPEATS and cover > best[0] * 1.05 and cover >= fewest:
             best = (cover, period, int(edges[::2][at]))
     cover, period, start = best
     if not cover:

@@ -23,6 +23,8 @@ from gnewt.jaxprs.compat import DType
 from gnewt.kkt.derivatives.adjoints import pull_back, sweep_duals
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.local import Jacobian, local_derivatives
+from gnewt.kkt.derivatives.machine import TARGETS, available
+from gnewt.kkt.derivatives.native import native_models
 
 CURVATURES = ("exact", "gauss_newton")
 """`gauss_newton` drops λ·∂²Φ and keeps the exact Hessians of the losses (the generalised Gauss-Newton matrix)."""
@@ -48,13 +50,22 @@ def linearize(
     x: Float[Array, " N"],
     curvature: str = "exact",
     slots: Float[Array, " S"] | None = None,
-    machine: bool = False,
+    native: bool = False,
 ) -> LocalModels:
-    """Compute the local models at x, or at slots that belong to x. Traceable; compile time does not depend on the number of instances."""
+    """Compute the local models at x, or at slots that belong to x.
+
+    Traceable; compile time does not depend on the number of instances.
+
+    Args:
+        native: whether the native library may be used, whose numbers JAX cannot differentiate further.
+    """
     s = forward(structure, maps, data, x) if slots is None else slots
+    if native and s.dtype.name in TARGETS and available():
+        value, duals, sources = native_models(structure, maps, data, s, curvature)
+        return LocalModels(value, s, duals, sources)
     keeper = Keeper(s)
     local = [
-        local_derivatives(structure, f, structure.layout.args[f].read(s, maps), data[f], keeper, machine)
+        local_derivatives(structure, f, structure.layout.args[f].read(s, maps), data[f], keeper)
         for f in range(len(structure.families))
     ]
     value = jnp.zeros((), s.dtype)

@@ -1,9 +1,8 @@
 """Local derivatives of a family at all its instances: J and H for a node, value, gradient and H for a loss.
 
 Three routes. A small function is written out as a scalar program (`written`) of its own derivatives, where
-everything that is structurally zero, equal or linear has vanished; for few instances the native library runs it
-(`interpreted`), for many XLA compiles it. A longer one is taken apart into such
-functions (`composed`). Any other is differentiated by JAX under vmap, forward over reverse, along the arguments
+everything that is structurally zero, equal or linear has vanished; the native library runs it (`native`), or XLA
+compiles it. A longer one is taken apart into such functions (`composed`). Any other is differentiated by JAX under vmap, forward over reverse, along the arguments
 in which it is not linear.
 """
 
@@ -21,7 +20,6 @@ from gnewt.graph import Family, Structure, take_places
 from gnewt.jaxprs.compat import DType, Numeric
 from gnewt.kkt.derivatives.arrays import ArrayProgram, Traced
 from gnewt.kkt.derivatives.composed import Composed, Composition, bind_inputs, compose
-from gnewt.kkt.derivatives.interpreted import MOST_INSTANCES, Interpreted, interpret
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.scalars import Vectors, fill
 from gnewt.kkt.derivatives.written import (
@@ -53,6 +51,22 @@ class Local(Protocol):
         ...
 
 
+def data_kinds(family: Family, data: tuple[Numeric, ...]) -> Kinds:
+    """Return shape and dtype of each data array, for all instances."""
+    return tuple(
+        (np.shape(d) if axis is None else (family.n, *np.shape(d)[1:]), jnp.result_type(d))
+        for axis, d in zip(family.data_axes, data, strict=True)
+    )
+
+
+def written_of(
+    structure: Structure, f: int, dtype: DType, kinds: Kinds, machine: bool
+) -> WrittenDerivatives | None:
+    """Return the derivatives of family f as a scalar program, made once, or None where there is none."""
+    key = ("written", f, dtype, kinds, machine)
+    return structure.memo(key, lambda: write_derivatives(structure.families[f], dtype, kinds, machine))
+
+
 def local_derivatives(
     structure: Structure,
     f: int,
@@ -60,26 +74,16 @@ def local_derivatives(
     data: tuple[Numeric, ...],
     keeper: Keeper,
     machine: bool = False,
-) -> Written | Interpreted | InParts | Differentiated:
-    """Return the derivatives of family f at x[k, n]: all its instances, or any other number.
+) -> Written | InParts | Differentiated:
+    """Return the derivatives of family f at x[k, n], compiled by XLA: all its instances, or any other number.
 
     Args:
-        machine: whether the native machine may be used, whose numbers JAX cannot differentiate further.
+        machine: whether the native machine was asked before, and the derivatives are written for it.
     """
     family = structure.families[f]
-    kinds = tuple(
-        (np.shape(d) if axis is None else (family.n, *np.shape(d)[1:]), jnp.result_type(d))
-        for axis, d in zip(family.data_axes, data, strict=True)
-    )
-    written = structure.memo(
-        ("written", f, x.dtype, kinds), lambda: write_derivatives(family, x.dtype, kinds)
-    )
-    if written is not None and machine and x.shape[1] == family.n <= MOST_INSTANCES:
-        key = ("interpreted", f, x.dtype, kinds)
-        made = structure.memo(key, lambda: interpret(written, family, x.dtype))
-        if made is not None:
-            return Interpreted(written, made, family, x, data, keeper)
-    if written is not None:
+    kinds = data_kinds(family, data)
+    written = written_of(structure, f, x.dtype, kinds, machine)
+    if written is not None and written.short:
         return Written(written, family, x, data, keeper)
     composed = structure.memo(("composed", f, x.dtype, kinds), lambda: _compose(family, x.dtype, kinds))
     if composed is not None:

@@ -1,113 +1,152 @@
-"""Scalar programs on the native library: one operation at a time over blocks of instances. Nothing is compiled.
+"""Scalar programs for the native machine: one operation at a time over blocks of instances. Nothing is compiled.
 
-XLA compiles about 500 operations a second, so that a long program for few instances takes a second to compile and
-microseconds to run. `cpp/engine/scalars.hpp` runs such programs as they are. In: a `ScalarProgram`. Out: its numbers.
+XLA compiles about 500 operations a second, and reads and writes each family by kernels of its own. The machine
+(`cpp/engine/scalars.hpp`) runs programs as they are, on blocks that stay in the cache. In: a `ScalarProgram`, what it
+loads and what it stores. Out: integers.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable, Sequence
+import ctypes
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
 from functools import cache
+from typing import TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from gnewt import _native
 from gnewt.jaxprs import Instr
 from gnewt.jaxprs.compat import DType
-from gnewt.jaxprs.primitives import primitive
 from gnewt.jaxprs.twins import FOREIGN
 from gnewt.kkt.derivatives.scalars import ScalarProgram, live_nodes
 
 OPERATIONS = (
     *("copy", "add", "sub", "mul", "div", "neg", "max", "min", "abs", "sign", "floor", "ceil", "truncate"),
     *("select_n", "clamp", "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "not", "is_finite", "is_nonzero"),
-    *("integer_pow", "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tan"),
+    *(
+        "integer_pow",
+        "mul_add",
+        "mul_sub",
+        "sub_mul",
+        "sqrt",
+        "rsqrt",
+        "cbrt",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+    ),
     *("asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "logistic", "pow", "erf", "erfc"),
 )
 """In the order of `Operation` in cpp/engine/scalars.hpp."""
 _CODE = {name: code for code, name in enumerate(OPERATIONS)}
-_BINARY = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "max",
-        "min",
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "and",
-        "or",
-        "atan2",
-        "pow",
-    ]
-)
 _COPIES = ("stop_gradient", "own_rule")
 _INTEGERS = ("in", "const", "convert_element_type", "select_n")
 """What may be an integer: integers are held as floating-point numbers, and are not computed with."""
-_TARGETS = {"float64": "gnewt_scalars_f64", "float32": "gnewt_scalars_f32"}
+TARGETS = {"float64": "gnewt_linearize_f64", "float32": "gnewt_linearize_f32"}
+"""The functions of the library that run programs, by precision."""
+
+
+class Load(IntEnum):
+    """Where a program reads a number: `Load` of cpp/engine/linearize_call.hpp."""
+
+    SLOT = 0
+    DATA = 1
+    SHARED = 2
+    COMMON = 3
+    DUAL = 4
+    SAVED = 5
+
+
+class Store(IntEnum):
+    """Where a program writes a number: `Store` of cpp/engine/linearize_call.hpp."""
+
+    VALUE = 0
+    GRADIENT = 1
+    JACOBIAN = 2
+    HESSIAN = 3
+    COMMON = 4
+    SAVED = 5
+
+
+Loads: TypeAlias = Mapping[int, tuple[Load, int, int, int]]
+"""Node → (kind, a, b, c)."""
+Stores: TypeAlias = Sequence[tuple[int, Store, int]]
+"""(node, kind, a)"""
+_SHARED = (Load.SHARED, Load.COMMON)
+"""Loaded once for all blocks: their places are not used again."""
 
 
 @cache
 def available() -> bool:
     """Whether the library is there and has the machine; registers it with JAX."""
     library = _native.LIBRARY
-    if library is None or not all(hasattr(library, name) for name in _TARGETS.values()):
+    if library is None or not all(hasattr(library, name) for name in TARGETS.values()):
         return False
-    for name in _TARGETS.values():
+    for name in TARGETS.values():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
-        FOREIGN[name] = _run_by_numpy
+        FOREIGN[name] = _run_on_host
     return True
 
 
-def _run_by_numpy(instr: Instr, values: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The machine in NumPy, for programs that run a few times."""
-    steps, constants, rows = values
-    lead = np.broadcast_shapes(steps.shape[:-1], rows.shape[:-2])
-    (steps,) = np.unique(steps.reshape(-1, steps.shape[-1]), axis=0)  # under vmap every instance has the same
-    num_known, num_inputs, num_registers, num_steps, _ = (int(n) for n in steps[:5])
-    shape = (*lead, rows.shape[-1])
-    cells: list[np.ndarray] = [np.broadcast_to(constants[..., i, None], shape) for i in range(num_known)]
-    cells += [np.broadcast_to(rows[..., i, :], shape) for i in range(num_inputs)]
-    cells += [np.zeros(())] * num_registers
-    for code, out, *places in steps[5 : 5 + 5 * num_steps].reshape(num_steps, 5).tolist():
-        name = OPERATIONS[code]
-        if name == "integer_pow":
-            power = places[1]
-            found = cells[places[0]] ** power if power >= 0 else 1 / cells[places[0]] ** -power
-        else:
-            function, count = _numpy_operation(name)
-            found = function(*[cells[p] for p in places[:count]])
-        cells[out] = np.asarray(found, rows.dtype)
-    return [np.stack([cells[i] for i in steps[5 + 5 * num_steps :]], axis=-2)]
+class _Call(ctypes.Structure):
+    """`LinearizeCall` of cpp/engine/linearize_call.hpp."""
+
+    _fields_ = (
+        *(("tables", ctypes.c_void_p), ("tables_len", ctypes.c_int64)),
+        *(("code", ctypes.c_void_p), ("code_len", ctypes.c_int64)),
+        *(("constants", ctypes.c_void_p), ("constants_len", ctypes.c_int64)),
+        *(("slots", ctypes.c_void_p), ("operands", ctypes.c_void_p)),
+        *(("operand_sizes", ctypes.c_void_p), ("num_operands", ctypes.c_int64)),
+        *(("value", ctypes.c_void_p), ("duals", ctypes.c_void_p), ("num_slots", ctypes.c_int64)),
+        *(("sources", ctypes.c_void_p), ("num_sources", ctypes.c_int64)),
+    )
 
 
-@cache
-def _numpy_operation(name: str) -> tuple[Callable[..., np.ndarray], int]:
-    """An operation in NumPy, and how many operands it has."""
-    own: dict[str, Callable[..., np.ndarray]] = {
-        "copy": np.asarray,
-        "truncate": np.trunc,
-        "is_nonzero": lambda x: x != 0,
-        "not": lambda x: x == 0,
-        "and": np.logical_and,
-        "or": np.logical_or,
-        "erf": np.vectorize(math.erf, otypes=[float]),
-        "erfc": np.vectorize(math.erfc, otypes=[float]),
-    }
-    count = 3 if name in ("select_n", "clamp") else 2 if name in _BINARY else 1
-    function = own.get(name) or primitive(name).numpy
-    assert function is not None, "the table of primitives has every operation of the machine"
-    return function, count
+def _run_on_host(instr: Instr, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run the call on numbers of the host, for programs that NumPy runs; leading axes are batch axes."""
+    found = [np.empty(aval.shape, aval.dtype) for aval in instr.out_avals]
+    dtype, lead = found[0].dtype, found[0].shape
+    kinds = [np.int32, np.int32, *[dtype] * (len(values) - 2)]
+    given = [
+        np.broadcast_to(np.asarray(v, kind), (*lead, np.shape(v)[-1])).reshape(-1, np.shape(v)[-1])
+        for v, kind in zip(values, kinds, strict=True)
+    ]
+    results = [out.reshape(given[0].shape[0], -1) for out in found]
+    for element, (value, duals, sources) in enumerate(zip(*results, strict=True)):
+        rows = [np.ascontiguousarray(v[element]) for v in given]
+        _run_one(rows, value, duals, sources)
+    return found
+
+
+def _run_one(rows: Sequence[np.ndarray], value: np.ndarray, duals: np.ndarray, sources: np.ndarray) -> None:
+    tables, code, constants, slots, *operands = rows
+    places = np.array([row.ctypes.data for row in operands], np.uintp)
+    sizes = np.array([len(row) for row in operands], np.int64)
+    call = _Call(
+        *(
+            tables.ctypes.data,
+            len(tables),
+            code.ctypes.data,
+            len(code),
+            constants.ctypes.data,
+            len(constants),
+        ),
+        *(slots.ctypes.data, places.ctypes.data, sizes.ctypes.data, len(operands)),
+        *(value.ctypes.data, duals.ctypes.data, len(duals), sources.ctypes.data, len(sources)),
+    )
+    assert _native.LIBRARY is not None
+    run = _native.LIBRARY.gnewt_linearize
+    run.restype, run.argtypes = ctypes.c_int, [ctypes.c_int, ctypes.c_void_p]
+    done = run(int(value.dtype == np.float32), ctypes.addressof(call))
+    assert done, "the integers fit together: the same call runs inside jit"
 
 
 def operation(program: ScalarProgram, node: int) -> str | None:
@@ -135,7 +174,7 @@ def operation(program: ScalarProgram, node: int) -> str | None:
 
 def can_run(program: ScalarProgram, nodes: Sequence[int], dtype: DType) -> bool:
     """Whether the machine has every operation, in one precision."""
-    if np.dtype(dtype).name not in _TARGETS:
+    if np.dtype(dtype).name not in TARGETS:
         return False
     kinds = {program.dtypes[node] for node in nodes}
     integers = any(kind.kind in "iu" for kind in kinds)
@@ -146,58 +185,90 @@ def can_run(program: ScalarProgram, nodes: Sequence[int], dtype: DType) -> bool:
     return all(not program.args[node] or operation(program, node) is not None for node in nodes)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Code:
-    """A part of a scalar program, written for the machine: inputs[I, n] ↦ outputs[O, n]."""
+def write_program(program: ScalarProgram, loads: Loads, stores: Stores, constants: list[float]) -> list[int]:
+    """Write the part of a program that leads from what is loaded to what is stored, with as few places as it needs.
 
-    steps: np.ndarray
-    constants: np.ndarray
-    num_outputs: int
-
-    def run(self, rows: Array) -> Array:
-        """Evaluate at rows[I, n]. Traceable; works under vmap."""
-        call = jax.ffi.ffi_call(
-            _TARGETS[rows.dtype.name],
-            jax.ShapeDtypeStruct((self.num_outputs, rows.shape[1]), rows.dtype),
-            vmap_method="expand_dims",
-        )
-        return call(jnp.asarray(self.steps), jnp.asarray(self.constants, rows.dtype), rows)
-
-
-def write_code(program: ScalarProgram, inputs: Sequence[int], outputs: Sequence[int]) -> Code:
-    """Write the part of a program that leads from inputs to outputs, with as few registers as it needs."""
-    live = live_nodes(program, outputs, set(inputs))
+    Args:
+        constants: the constants of all programs; those of this one are added.
+    """
+    outputs = [node for node, *_ in stores]
+    live = live_nodes(program, outputs, loads)
+    read = {a for node in live for a in _operands(program, node)} | set(outputs)
+    loaded = [node for node in loads if node in read]
     known = [node for node in live if node in program.value]
-    place = {node: i for i, node in enumerate([*known, *inputs])}
-    first = len(place)
-    steps = [node for node in live if node not in program.value]
-    last = {a: i for i, node in enumerate(steps) for a in _operands(program, node)}
-    last.update(dict.fromkeys(outputs, len(steps)))
-    free: list[int] = []
-    num_registers = 0
-    table = np.zeros((len(steps), 5), np.int32)
-    for i, node in enumerate(steps):
-        name = operation(program, node)
-        assert name is not None, "the machine was asked before whether it has every operation"
-        operands = [place[a] for a in _operands(program, node)]
-        if not free:
-            free.append(first + num_registers)
-            num_registers += 1
-        place[node] = free.pop()
-        filled = [*operands, *[operands[0]] * (3 - len(operands))]
+    steps = _fuse(program, [node for node in live if node not in program.value], outputs)
+    first_constant = len(constants)
+    constants += [float(program.value[node]) for node in known]
+    places = _Places(known, [(node, loads[node][0] in _SHARED) for node in loaded], steps, outputs)
+    written: list[int] = []
+    for number, (node, name, operands) in enumerate(steps):
+        filled = [places.of[a] for a in operands]
+        filled += [filled[0]] * (3 - len(filled))
         if name == "integer_pow":
             filled[1] = program.exponents[node]
-        table[i] = (_CODE[name], place[node], *filled)
-        # A register is free for another value when its last reader is done; never for that reader itself.
-        for a in dict.fromkeys(_operands(program, node)):
-            if last[a] == i and place[a] >= first:
-                free.append(place[a])
-        if last.get(node, -1) < 0:
-            free.append(place[node])
-    head = np.array([len(known), len(inputs), num_registers, len(steps), len(outputs)], np.int32)
-    ends = np.array([place[out] for out in outputs], np.int32)
-    values = np.array([program.value[node] for node in known], np.float64)
-    return Code(np.concatenate([head, table.ravel(), ends]), values, len(outputs))
+        written += [_CODE[name], places.take(number), *filled]
+    begun = [value for node in loaded for value in (places.begun[node], *loads[node])]
+    ended = [value for node, kind, a in stores for value in (places.of[node], kind, a)]
+    head = [places.count, len(known), first_constant, len(loaded), len(steps), len(stores)]
+    return [*head, *begun, *written, *ended]
+
+
+_Step: TypeAlias = tuple[int, str, tuple[int, ...]]
+"""(node, operation, operands)"""
+
+
+def _fuse(program: ScalarProgram, nodes: Sequence[int], outputs: Sequence[int]) -> list[_Step]:
+    """Name the operations; a product that only one sum or difference reads becomes one operation with it."""
+    uses = Counter(a for node in nodes for a in _operands(program, node))
+    uses.update(outputs)
+    own = set(nodes)
+    steps: dict[int, _Step] = {}
+    for node in nodes:
+        name, operands = operation(program, node), _operands(program, node)
+        assert name is not None, "the machine was asked before whether it has every operation"
+        if name in ("add", "sub"):
+            left, right = operands
+            for product, other in ((right, left), (left, right)):
+                if product in own and steps[product][1] == "mul" and uses[product] == 1 and product != other:
+                    fused = "mul_add" if name == "add" else "mul_sub" if product == left else "sub_mul"
+                    name, operands = fused, (*steps.pop(product)[2], other)
+                    break
+        steps[node] = (node, name, operands)
+    return list(steps.values())
+
+
+class _Places:
+    """Places of the values of a program. A place is free for another value when its last reader is done."""
+
+    def __init__(
+        self,
+        known: Sequence[int],
+        loaded: Sequence[tuple[int, bool]],
+        steps: Sequence[_Step],
+        outputs: Sequence[int],
+    ) -> None:
+        order = [*known, *[node for node, _ in loaded]]
+        self.of = {node: place for place, node in enumerate(order)}
+        self.begun = dict(self.of)
+        self.count = len(order)
+        self._steps = steps
+        self._fixed = {*known, *[node for node, shared in loaded if shared]}
+        self._last = {a: number for number, (*_, operands) in enumerate(steps) for a in operands}
+        self._last.update(dict.fromkeys(outputs, len(steps)))
+        self._free: list[int] = []
+
+    def take(self, number: int) -> int:
+        """Return a place for the result of a step; its operands still have theirs."""
+        node, _, operands = self._steps[number]
+        if self._free:
+            place = self._free.pop()
+        else:
+            place, self.count = self.count, self.count + 1
+        for a in dict.fromkeys(operands):
+            if self._last[a] == number and a not in self._fixed:
+                self._free.append(self.of[a])
+        self.of[node] = place
+        return place
 
 
 def _operands(program: ScalarProgram, node: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from gnewt.graph import Family
-from gnewt.jaxprs import Instr, Program, flatten_jaxpr
+from gnewt.jaxprs import Instr, Program, flatten_jaxpr, size_of
 from gnewt.jaxprs.compat import DType, Numeric
 from gnewt.jaxprs.flatten import VALUE_CALLS, count_equations
 from gnewt.jaxprs.primitives import primitive
@@ -40,6 +40,8 @@ MAX_OPERATIONS = 3_000
 """Operations that may remain: XLA compiles about 500 a second."""
 
 
+MACHINE_OPERATIONS = 6_000
+"""Operations that the native machine takes, which compiles nothing: writing them takes about a tenth of a second."""
 _GROWTH = 8
 """Equations of a function's derivatives, as JAX writes them, for each of its own."""
 
@@ -72,10 +74,18 @@ class WrittenDerivatives:
     value: list[int]
     jacobian: list[int]
     hessian: list[int]
+    short: bool = True
+    """Whether XLA may compile the program: it has not too many operations."""
 
 
-def write_derivatives(family: Family, dtype: DType, kinds: Kinds) -> WrittenDerivatives | None:
-    """Write the derivatives of a family out, or return None where that is impossible or too long."""
+def write_derivatives(
+    family: Family, dtype: DType, kinds: Kinds, machine: bool = False
+) -> WrittenDerivatives | None:
+    """Write the derivatives of a family out, or return None where that is impossible or too long.
+
+    Args:
+        machine: whether the native machine may run the program: it may then be longer than what XLA would compile.
+    """
     local = data_of_one(family, kinds)
     entries = int(family.jac_pattern.sum() + np.tril(family.hess_pattern).sum())
     scalars = sum(d.size for d in local)
@@ -89,7 +99,10 @@ def write_derivatives(family: Family, dtype: DType, kinds: Kinds) -> WrittenDeri
     closed = jax.make_jaxpr(psi)(shape, *local)
     hoisted: list[Numeric] = []
     flat = flatten_jaxpr(closed, hoisted)
-    limit = affordable(family.n, _GROWTH * count_equations(closed))
+    short = affordable(family.n, _GROWTH * count_equations(closed))
+    limit = MACHINE_OPERATIONS if machine else short
+    if sum(size_of(aval.shape) for instr in flat.instrs for aval in instr.out_avals) > limit:
+        return None
     draft = _Draft(family, ScalarProgram(2 * limit + scalars), dtype, local)
     try:
         if all(_has_rules(instr) for instr in flat.instrs):
@@ -98,8 +111,8 @@ def write_derivatives(family: Family, dtype: DType, kinds: Kinds) -> WrittenDeri
             written = draft.by_jax(psi)
     except NotScalar:
         return None
-    wanted = [*written.value, *written.jacobian, *written.hessian]
-    return written if len(live_nodes(written.program, wanted)) <= limit else None
+    count = len(live_nodes(written.program, [*written.value, *written.jacobian, *written.hessian]))
+    return dataclasses.replace(written, short=count <= short) if count <= limit else None
 
 
 def _has_rules(instr: Instr) -> bool:
