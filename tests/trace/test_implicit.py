@@ -58,3 +58,28 @@ def test_the_step_is_exact(f):
 def test_an_implicit_step_is_one_node_a_stage():
     graph = gnewt.trace_graph(implicit_steps, points(20))
     assert max(family.k for family in graph.families) == 2
+
+
+def test_a_reverse_rule_that_has_a_reverse_rule_only():
+    """The adjoint of an integrator is another solve: JAX has no forward mode for it, and takes second derivatives in reverse."""
+
+    @jax.custom_vjp
+    def square(x):
+        return x**2
+
+    square.defvjp(lambda x: (square(x), x), lambda x, t: (2 * t * keep(x),))
+
+    @jax.custom_vjp
+    def keep(x):
+        return x
+
+    keep.defvjp(lambda x: (x, None), lambda _, t: (t,))
+
+    def f(x):
+        return jnp.sum(square(jnp.sin(x))) + jnp.sum(x**2)
+
+    x = points(3)
+    exact = (np.sin(2 * x) + 2 * x) / (2 * np.cos(2 * x) + 2)
+    step = gnewt.newton_step(f)
+    for found in (step(x), jax.jit(step)(x)):
+        assert np.allclose(found, -exact, rtol=1e-9)

@@ -23,6 +23,7 @@ from gnewt.jaxprs import (
     Program,
     bind_instr,
     bind_scalars,
+    compat,
     flatten_jaxpr,
     is_float,
     plain_jaxpr,
@@ -32,7 +33,7 @@ from gnewt.jaxprs import (
     variables,
     where_of,
 )
-from gnewt.jaxprs.compat import DType, Numeric
+from gnewt.jaxprs.compat import AnyJaxpr, DType, Numeric
 from gnewt.jaxprs.primitives import primitive
 from gnewt.trace.constants import Const
 from gnewt.trace.elementwise_rules import elementwise
@@ -82,8 +83,6 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
 
     names = {name for name, _ in primitives_of(instr)}
     call: CallFunction = fn
-    if any(needs_reverse_mode(name) for name in names):
-        call = by_reverse_mode(fn, col_dtypes)
     avals = [(shapes[i], instr.in_avals[i].dtype, variable[i]) for i in range(len(ins))]
     key = ("opaque", instr.key, tuple(avals), detached)
     note = f"opaque: {instr.prim}: {reason}"
@@ -92,9 +91,12 @@ def opaque_call(lift: Lifter, instr: Instr, ins: list[Value], reason: str) -> li
         refuse_wide(instr, len(cols), reason)
     jac = np.zeros((m, len(cols)), bool) if detached else None
     hess = None if not detached and is_curved(instr) else "none"
+    columns = [np.dtype(d) for d in col_dtypes]
+    if any(map(needs_reverse_mode, names)):
+        call = by_reverse_mode(lift, [instr], fn, columns, data)
+    elif not detached:
+        check_differentiable([instr], call, columns, data)
     spec = CallSpec(key, instr.prim, call, m, jac, hess, None, note, detached)
-    if not detached:
-        check_differentiable([instr], call, [np.dtype(d) for d in col_dtypes], data)
     dtypes = [a.dtype for a, ok in zip(instr.out_avals, floats, strict=True) if ok]
     out = lift.add_call(
         spec, cols, data, [d for d, s in zip(dtypes, sizes, strict=True) for _ in range(s)], col_dtypes
@@ -123,11 +125,27 @@ def needs_reverse_mode(name: str) -> bool:
     return name.startswith("custom_vjp") or name in ("scatter-max", "scatter-min")
 
 
-def by_reverse_mode(fn: CallFunction, dtypes: Sequence[DType]) -> CallFunction:
+def by_reverse_mode(
+    lift: Lifter, instrs: Sequence[Instr], fn: CallFunction, dtypes: Sequence[DType], data: Sequence[Const]
+) -> CallFunction:
     """Give a function that JAX differentiates in reverse only a forward-mode rule.
 
     Columns of integers and booleans (the predicate of a `cond`) keep their dtypes, and have no tangents.
+
+    Its second derivative is the forward one of the first; where the reverse rule, too, has no forward mode (the adjoint of an
+    integrator is another solve), the reverse one.
     """
+    call = _in_reverse(fn, dtypes, twice=False)
+    try:
+        check_differentiable(instrs, call, dtypes, data)
+    except TraceError:
+        call = _in_reverse(fn, dtypes, twice=True)
+        check_differentiable(instrs, call, dtypes, data)
+        lift.reverse_only = True
+    return call
+
+
+def _in_reverse(fn: CallFunction, dtypes: Sequence[DType], twice: bool) -> CallFunction:
     smooth = [is_float(d) for d in dtypes]
     at = {j: i for kind in (True, False) for i, j in enumerate(j for j, s in enumerate(smooth) if s is kind)}
 
@@ -144,16 +162,24 @@ def by_reverse_mode(fn: CallFunction, dtypes: Sequence[DType]) -> CallFunction:
 
             return jnp.concatenate(fn(Take(read, take.width), columns))
 
-        # What a rule closes over must not be traced for derivatives: the fixed columns are operands, too.
-        call = jax.custom_jvp(flat)
-
-        @call.defjvp
-        def _jvp(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
-            return call(*primals), jax.jacrev(flat)(*primals) @ tangents[0]
-
-        return [call(jnp.concatenate(floats), fixed)]
+        return [_reversed(flat, 2 if twice else 1)(jnp.concatenate(floats), fixed)]
 
     return wrapped
+
+
+def _reversed(flat: Callable[..., jax.Array], times: int) -> Callable[..., jax.Array]:
+    """Give a function of a vector a forward rule; the first `times` derivatives are taken in reverse mode."""
+    if not times:
+        return flat
+    jacobian = _reversed(jax.jacrev(flat), times - 1)
+    # What a rule closes over must not be traced for derivatives: the fixed columns are operands, too.
+    call = jax.custom_jvp(flat)
+
+    @call.defjvp
+    def _jvp(primals: Sequence[jax.Array], tangents: Sequence[jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return call(*primals), jacobian(*primals) @ tangents[0]
+
+    return call
 
 
 def refuse_wide(instr: Instr, count: int, reason: str) -> None:
@@ -205,7 +231,9 @@ def check_differentiable(
     x = jax.ShapeDtypeStruct((len(places),), dtype)
     columns = [jax.ShapeDtypeStruct(c.shape[1:], c.dtype) for c in data]
     try:
-        jax.eval_shape(lambda x, c: jax.jvp(lambda y: jax.grad(total)(y, c), (x,), (x,)), x, columns)
+        made = jax.make_jaxpr(lambda x, c: jax.jvp(lambda y: jax.grad(total)(y, c), (x,), (x,)))(x, columns)
+        if _has_no_forward_mode(made):
+            raise TypeError("a custom_vjp function has no forward mode")
     except Exception as problem:
         _refuse_while(instrs, problem)
         instr = next((i for i in instrs if not primitive(i.prim).twice), instrs[0])
@@ -216,6 +244,15 @@ def check_differentiable(
                 "give it derivatives (jax.custom_jvp), or detach its result with jax.lax.stop_gradient",
             )
         ) from problem
+
+
+def _has_no_forward_mode(jaxpr: AnyJaxpr) -> bool:
+    """Whether JAX put off the refusal to differentiate a custom_vjp function in forward mode."""
+    eqns = compat.open_jaxpr(jaxpr)[0].eqns
+    return any(
+        e.primitive.name == "custom_lin" or any(map(_has_no_forward_mode, compat.called_jaxprs(e)))
+        for e in eqns
+    )
 
 
 def _first_line(problem: Exception) -> str:

@@ -292,7 +292,7 @@ class TracedFunction:
         )
         for family in condensed.families:
             check_family(family, num_inputs, condensed.num_slots)
-        replay = Replay(program, structure, source, lifter.trips)
+        replay = Replay(program, structure, source, lifter)
 
         def remake(captured: Sequence[ArrayLike], distrust: Distrust) -> Entry:
             return self._trace(read, source, names, in_tree, captured, distrust)

@@ -67,6 +67,8 @@ class Lifter:
         """Equations (by identity) found opaque with results that cannot be slots."""
         self.trips: dict[Hashable, int] = {}
         """While loops (by the keys of their equations) that were lifted, and how many iterations JAX needs for them."""
+        self.reverse_only = False
+        """Whether JAX can take second derivatives of the function in reverse mode alone."""
         self.distrust: frozenset[str] = frozenset()
         """Equations that a check found wrong: by line, or all loops."""
         self.inside: frozenset[int] = frozenset()

@@ -325,10 +325,11 @@ def dense_body(
         return pattern.outputs(lift, values, None)
     names = {name for i in body.instrs for name, _ in primitives_of(i)}
     call: CallFunction = fn
+    columns = [np.dtype(d) for d in col_dtypes]
     if any(map(needs_reverse_mode, names)):
-        call = by_reverse_mode(fn, col_dtypes)
-    if not all(primitive(name).twice for name in names):
-        check_differentiable(body.instrs, call, [np.dtype(d) for d in col_dtypes], data)
+        call = by_reverse_mode(lift, body.instrs, fn, columns, data)
+    elif not all(primitive(name).twice for name in names):
+        check_differentiable(body.instrs, call, columns, data)
     fixed = tuple(None if s is None else s.key() for s in known)
     key = ("body", body.key, tuple(variable), tuple((o, tuple(p)) for o, p in computed.items()), fixed)
     spec = CallSpec(key, "scan body", call, m, pattern.jac, pattern.hess, pattern.uses, loop=loop)
