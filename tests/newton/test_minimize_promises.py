@@ -81,7 +81,9 @@ def test_jit_equals_the_host_step_by_step(search):
     for name in ("value", "grad_norm", "shift", "radius", "ratio"):
         mine = np.array([getattr(r, name) for r in host.history])
         theirs = np.asarray(getattr(inside.history, name))[:n]
-        assert np.allclose(mine, theirs, rtol=1e-6, atol=1e-9, equal_nan=True), name
+        # Near the end the ratio is one of two tiny differences: rounding shows first there.
+        rtol = 1e-4 if name == "ratio" else 1e-6
+        assert np.allclose(mine, theirs, rtol=rtol, atol=1e-9, equal_nan=True), name
     assert np.array_equal([list(r.inertia) for r in host.history], np.asarray(inside.history.inertia)[:n])
 
 

@@ -58,12 +58,13 @@ from gnewt.trace.arguments import (
 from gnewt.trace.auxiliary import Aux, Keep, split_aux
 from gnewt.trace.cache import StructureCache, structures
 from gnewt.trace.condense import Source, condense_lifted, lift_program
-from gnewt.trace.entry import Entry, Found, Replay, fill_columns
+from gnewt.trace.entry import Entry, Found, fill_columns
 from gnewt.trace.forms import Arguments, Form, definition
 from gnewt.trace.lift import Distrust, Seen, differentiated_vars
 from gnewt.trace.outputs import find_outputs
 from gnewt.trace.precision import refuse_half_precision
 from gnewt.trace.readings import Reading, precision
+from gnewt.trace.replays import ProgramReplay
 
 _RULE_MODULES = (
     branch_rules,
@@ -292,7 +293,7 @@ class TracedFunction:
         )
         for family in condensed.families:
             check_family(family, num_inputs, condensed.num_slots)
-        replay = Replay(program, structure, source, lifter)
+        replay = ProgramReplay(program, structure, source, lifter)
 
         def remake(captured: Sequence[ArrayLike], distrust: Distrust) -> Entry:
             return self._trace(read, source, names, in_tree, captured, distrust)

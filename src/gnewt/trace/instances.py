@@ -187,6 +187,11 @@ class Grouping:
         self.private = np.bincount(pairs & 0xFFFFFFFF, minlength=self.pool.size) == 1
         self.group_of = np.full(self.pool.size, -1, np.int64)
         self.group_of[results[good]] = group[good]
+        kinds = np.stack([self.sets.count(self.own[results]), self.work[results]])
+        _, which, alike = np.unique(kinds, axis=1, return_inverse=True, return_counts=True)
+        self.alone = np.zeros(self.pool.size, bool)
+        """Results like no other: there are no instances to find again."""
+        self.alone[results] = alike[which.ravel()] == 1
         return self.group_of[results], count
 
     def _alike(self, results: np.ndarray) -> np.ndarray:
@@ -204,7 +209,8 @@ class Grouping:
     def waists(self, accepted: np.ndarray) -> np.ndarray:
         """Return values that separate arguments, which no other instance reads, from the rest by few slots.
 
-        Looked for in accepted groups. These are sums of many parts, and parts of operations, that share no arguments. Kept they leave a tree narrow.
+        Looked for in accepted groups. These are sums of many parts, and parts of operations, that share no arguments. Kept they
+        leave a tree narrow. Sums in a result like no other are kept, whoever reads their arguments.
         """
         crossing = np.zeros(self.pool.size, bool)
         for ids, operands, _ in self._definitions():
@@ -234,7 +240,8 @@ class Grouping:
         ids = ids[accepted[self.group_of[self.label[ids]]]]
         members, owner = self.sets.members(self.own[ids])
         private = np.bincount(owner, self.private[members], len(ids))
-        return ids[2 * private >= self.sets.count(self.own[ids])]
+        lonely = np.isin(ids, sums) & self.alone[self.label[ids]]
+        return ids[lonely | (2 * private >= self.sets.count(self.own[ids]))]
 
 
 def _scattered(counts: list[np.ndarray], size: np.ndarray) -> np.ndarray:
