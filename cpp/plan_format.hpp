@@ -83,9 +83,9 @@ struct RunRecord {
     int32_t start, place, length;
 };
 
-// A line: `count` fronts from `first` on that look alike. Each front has one child, the front before it, whose separator
-// lies in the front as that of every front of the line lies in the next one: at ascending places. The positions of the
-// sources move by the same strides from each front to the next.
+// A line: `count` fronts from `first` on that look alike. Each front has one child, the front before it, whose
+// separator lies in the front as that of every front of the line lies in the next one: at ascending places. The
+// positions of the sources move by the same strides from each front to the next.
 struct LineRecord {
     int32_t first, count;
     int32_t strides;  // where those of this line begin, counted from kStridesAt

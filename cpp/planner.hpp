@@ -62,15 +62,15 @@ enum class Rule { min_degree, min_fill };
 Count greedy_order(Rule rule, const Rows& adjacency, Span<const Count> sizes, const Rows& reads, Count wide,
                    Span<Index> order, Count most);
 
-// Eliminate next the vertex with the fewest scalars around it, as far as the quotient graph tells; those of a lower stage
-// first (approximate_degree.cpp). Vertices with a negative stage go last. Returns where the tail begins, -1 beyond `most`
-// flops; what is left after `patience` looks at the lists is the tail.
+// Eliminate next the vertex with the fewest scalars around it, as far as the quotient graph tells; those of a lower
+// stage first (approximate_degree.cpp). Vertices with a negative stage go last. Returns where the tail begins, -1
+// beyond `most` flops; what is left after `patience` looks at the lists is the tail.
 Count approximate_order(const Rows& adjacency, Span<const Count> sizes, const Rows& reads, Span<const Index> stage,
                         Span<Index> order, Count most, Count patience);
 
-// Cut the graph by separators (dissection.cpp), again and again, and write when the vertices are eliminated: 0 for those of the last parts,
-// then the separators, the first one last. Vertices with a negative stage stay out of it. False if the separators alone
-// cost more than `most` flops.
+// Cut the graph by separators (dissection.cpp), again and again, and write when the vertices are eliminated: 0 for
+// those of the last parts, then the separators, the first one last. Vertices with a negative stage stay out of it.
+// False if the separators alone cost more than `most` flops.
 bool dissect(const Rows& adjacency, Span<const Count> sizes, Span<Index> stage, Count most);
 
 // Tree decompositions (tree.cpp)

@@ -36,9 +36,9 @@ public:
     // Whether front f is done.
     bool done(int32_t f) { return f >= begin_ && f < end_ && state_[f - begin_].done; }
 
-    // Front f, which is done, has its turn: put its rows of L where they belong, as what stands before them may have been
-    // written with whole vectors, and its message on the stack, unless its parent has taken the message. False where
-    // there is no memory.
+    // Front f, which is done, has its turn: put its rows of L where they belong, as what stands before them may have
+    // been written with whole vectors, and its message on the stack, unless its parent has taken the message. False
+    // where there is no memory.
     bool pass_on(int32_t f, const Shape& shape) {
         const Waiting& mine = state_[f - begin_];
         const int64_t b = shape.b, numbers = shape.q * (shape.q + b);

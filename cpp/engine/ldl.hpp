@@ -81,8 +81,8 @@ struct Rows {
     int64_t gap = 0;
 };
 
-// Whether the first row with a pivot in doubt is lost: all of the row is below `share` of what was summed into it. In an
-// indefinite matrix a row may lose its pivot alone.
+// Whether the first row with a pivot in doubt is lost: all of the row is below `share` of what was summed into it. In
+// an indefinite matrix a row may lose its pivot alone.
 template <class T>
 inline bool lost_row(const Rows<T>& rows, int64_t q, T share = T(kDoubtful)) {
     int64_t k = 0;

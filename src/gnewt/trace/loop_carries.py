@@ -176,20 +176,25 @@ def _count(lift: Lifter, init: Const, step: np.ndarray, length: int) -> tuple[Co
     return series, final
 
 
+def _with_sources(loop: LoopCarries, which: list[int]) -> tuple[list[int], list[bool]]:
+    """Constant carries with those that they need, to be computed together; and which inputs of the body they read."""
+    first, count = loop.spec.num_consts, loop.spec.num_carry
+    group = which
+    while True:
+        flags = needed_inputs(loop.body, [j in group for j in range(len(loop.body.outs))])
+        more = [j for j in range(count) if j in group or flags[first + j]]
+        if more == group:
+            return group, list(flags)
+        group = more
+
+
 def _run_constants(
     lift: Lifter, loop: LoopCarries, which: list[int]
 ) -> tuple[dict[int, Const], dict[int, Const]]:
     """Scan the constant carries with JAX, recording what each iteration starts from."""
     spec, body = loop.spec, loop.body
     c, n = spec.num_consts, spec.num_carry
-    # Constant carries may need other constant carries; all of them are computed together.
-    group = which
-    while True:
-        flags = needed_inputs(body, [j in group for j in range(len(body.outs))])
-        more = [j for j in range(n) if j in group or flags[c + j]]
-        if more == group:
-            break
-        group = more
+    group, flags = _with_sources(loop, which)
     part = part_of(body, [j in group for j in range(len(body.outs))])
     if part is None:
         raise Opaque("a loop that captures constants")
