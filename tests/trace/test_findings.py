@@ -124,7 +124,16 @@ def indices_from_transforms(x: Array) -> Array:
     return jnp.sum(chosen**2) + jnp.imag(lax.complex(y, x) * 1j).sum() ** 2 + jnp.sum(x**2)
 
 
+def loops_that_ignore_what_they_read(x: Array) -> Array:
+    """The equations that make an ignored operand stay before the loop."""
+    chosen = lax.switch(jnp.argmax(x[:3]), [jnp.sin, jnp.cos, jnp.tanh], x)
+    ignored = chosen * 2
+    squares = lax.map(lambda pair: pair[0] ** 2, (x, ignored))
+    return jnp.sum(squares * jnp.arange(1.0, 5.0)) + jnp.sum(jnp.cos(chosen)) + jnp.sum(x**2)
+
+
 PROGRAMS = (
+    loops_that_ignore_what_they_read,
     own_reverse_rule_in_a_branch,
     scattered_extremes,
     indices_from_transforms,

@@ -175,9 +175,12 @@ def _join(program: Program, instrs: list[Instr], members: set[int]) -> list[Inst
     region.site = inside[0].site
     region.in_avals = tuple(program.avals[v] for v in ins)
     region.out_avals = tuple(program.avals[v] for v in outs)
-    depends = dependents(outside, outs)
-    later = [instr for instr in outside if not depends.isdisjoint(instr.outs)]
-    before = [instr for instr in outside if depends.isdisjoint(instr.outs)]
+    before, later, late = [], [], set(outs)
+    for instr in outside:
+        # What an equation reads has to be there before it, even where its results do not depend on that.
+        reads_late = not late.isdisjoint(variables(instr.ins))
+        (later if reads_late else before).append(instr)
+        late.update(instr.outs if reads_late else ())
     return [*before, region, *later]
 
 
