@@ -118,6 +118,6 @@ def test_jax_is_asked_once_for_each_kind_of_operation(monkeypatch):
 
     monkeypatch.setattr(sweep_rules.ByJax, "__init__", count)
     program = flatten_jaxpr(jax.make_jaxpr(tree)(X), [])
-    assert len(program.instrs) > 60
+    assert len(program.instrs) > 50
     sweep_derivatives(program, [X], [V])
     assert sorted(set(asked)) == ["div", "integer_pow", "sin"] and len(asked) <= 5

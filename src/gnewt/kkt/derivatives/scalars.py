@@ -179,6 +179,9 @@ class ScalarProgram:
             return self.add(*args)
         if name == "square":
             return self.mul(args[0], args[0])
+        if name == "one_minus_square":
+            one = self.constant(np.asarray(1, self.dtypes[args[0]]))
+            return self.mul(self.sub(one, args[0]), self.add(one, args[0]))
         if name == "convert_element_type" and self.dtypes[args[0]] == np.dtype(dtype):
             return args[0]
         if name == "select_n":
