@@ -230,7 +230,6 @@ def make_program(seed: int) -> RandomProgram | None:
     f, point, names, inside = draft_program(seed)
     like = point(0)
 
-    @jax.jit
     def both(v: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         def flat(v: jax.Array) -> jax.Array:
             return f(_unflatten(v, like))
@@ -245,10 +244,19 @@ def make_program(seed: int) -> RandomProgram | None:
     for number in range(4):
         x = point(number)
         v = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree_util.tree_leaves(x)])
-        value, gradient, hessian = (np.asarray(part, np.float64) for part in both(v))
+        value, gradient, hessian = (np.asarray(part, np.float64) for part in _run(both, v))
         if all(np.abs(part).max() <= _LARGEST for part in (value, gradient, hessian)):  # false for NaN
             return RandomProgram(seed, f, x, names, inside, gradient, (hessian + hessian.T) / 2)
     return None
+
+
+def _run(f: Any, v: jax.Array) -> Any:
+    """Return f(v), compiled, or operation by operation where XLA refuses to compile JAX's derivatives."""
+    try:
+        return jax.jit(f)(v)
+    except jax.errors.JaxRuntimeError:
+        with jax.disable_jit():
+            return f(v)
 
 
 def _unflatten(v: jax.Array, like: Any) -> Any:

@@ -120,4 +120,5 @@ def test_jax_is_asked_once_for_each_kind_of_operation(monkeypatch):
     program = flatten_jaxpr(jax.make_jaxpr(tree)(X), [])
     assert len(program.instrs) > 50
     sweep_derivatives(program, [X], [V])
-    assert sorted(set(asked)) == ["div", "integer_pow", "sin"] and len(asked) <= 5
+    # From JAX 0.11 on, iterating over an array is one `unstack`.
+    assert sorted({*asked} - {"unstack"}) == ["div", "integer_pow", "sin"] and len(asked) <= 6

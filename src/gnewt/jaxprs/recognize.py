@@ -129,9 +129,10 @@ class _Rest:
             return known[at]
 
         self.bodies = [pattern(body) for body in self._bodies(eqn)]
-        self.jaxprs = {k: pattern(v) for k, v in self._others(eqn).items() if compat.is_jaxpr(v)}
+        others = self._others(eqn)
+        self.jaxprs = {k: pattern(v) for k, v in others.items() if compat.is_jaxpr(v)}
         self.key = self._key(eqn, reader)
-        self.consts = [self._consts(eqn.params[k], p, reader) for k, p in self.jaxprs.items()]
+        self.consts = [self._consts(others[k], p, reader) for k, p in self.jaxprs.items()]
         self.library = library_key(_functions(eqn)) if self.name in DERIVATIVES else None
         self.rules = reader.rules_key(self.name, eqn) if self.name in DERIVATIVES else None
         holds = [compat.open_jaxpr(body)[1] for body in self._bodies(eqn)]
@@ -151,10 +152,11 @@ class _Rest:
             return False
         if not all(p.matches(body, hoisted, reader) for p, body in zip(self.bodies, bodies, strict=True)):
             return False
+        others = self._others(eqn)
         for (name, pattern), consts in zip(self.jaxprs.items(), self.consts, strict=True):
-            if not compat.is_jaxpr(eqn.params[name]):
+            if not compat.is_jaxpr(others.get(name)):
                 return False
-            found = self._consts(eqn.params[name], pattern, reader)
+            found = self._consts(others[name], pattern, reader)
             if found is None or found != consts:
                 return False
         return self._key(eqn, reader) == self.key and self._has_rules(eqn, reader)
