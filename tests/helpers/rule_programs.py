@@ -69,6 +69,22 @@ def cholesky_and_eigenvalues_in_two_axes_of_lanes() -> RuleProgram:
 
 
 @p
+def cholesky_of_tiled_matrices_in_lanes() -> RuleProgram:
+    def of_lane(row: Any) -> Any:
+        @jax.custom_jvp
+        def root(m: Any) -> Any:
+            return jnp.linalg.cholesky(jnp.tile(m[:1, :1], (2, 2)) * 0.1 + m)
+
+        root.defjvp(lambda ms, ts: jax.jvp(root.__wrapped__, ms, ts))
+        return jnp.sum(root(spd(row)) ** 3)
+
+    def f(x: Any) -> Any:
+        return jnp.sum(jax.vmap(of_lane)(x)) + convex(x)
+
+    return RuleProgram(f, points(5, 2), opaque=4, width=8)
+
+
+@p
 def interpolation_in_a_table() -> RuleProgram:
     table = jnp.linspace(-1.0, 1.0, 9)
 

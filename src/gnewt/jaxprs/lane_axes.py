@@ -96,6 +96,10 @@ def _pad(instr: Instr, axes: Axes) -> Step:
     return _shared_rest(instr, axis, axis)
 
 
+def _tile(instr: Instr, axes: Axes) -> Step:
+    return _together(instr, axes, lambda a: a, [i for i, n in enumerate(instr.params["reps"]) if n != 1])
+
+
 def _along(name: str) -> Callable[[Instr, Axes], Step]:
     """Equations that work along the axis given by a parameter, and leave the other axes alone."""
 
@@ -229,6 +233,7 @@ _RULES: dict[str, Callable[[Instr, Axes], Step]] = {
     "rev": _reverse,
     **dict.fromkeys(("slice", "dynamic_slice"), _slice),
     "pad": _pad,
+    "tile": _tile,
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "split"), _along("axis")),
     **dict.fromkeys(("sort", "concatenate"), _along("dimension")),
     "stack": _stack,
