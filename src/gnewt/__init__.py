@@ -3,6 +3,7 @@
 from gnewt import control, newton, plan, qp
 from gnewt._errors import (
     AccuracyWarning,
+    ConstraintError,
     CurvatureWarning,
     EffectNotice,
     GnewtError,
@@ -12,6 +13,7 @@ from gnewt._errors import (
     PerformanceNotice,
     PlanError,
     QPError,
+    StartNotice,
     StepError,
     TraceError,
     UncheckedWarning,
@@ -21,12 +23,13 @@ from gnewt.explain import Report, explain
 from gnewt.graph import Graph, Handle, Structure
 from gnewt.kkt import ENGINES
 from gnewt.kkt.engines.native.engine import isa as native_isa
-from gnewt.newton import Factor, Result, StepInfo, factorize, minimize, newton_step
+from gnewt.newton import Factor, Result, StepInfo, between, equal, factorize, minimize, newton_step
 from gnewt.trace import clear_cache, trace_graph
 
 __all__ = [
     "ENGINES",
     "AccuracyWarning",
+    "ConstraintError",
     "CurvatureWarning",
     "EffectNotice",
     "Factor",
@@ -41,14 +44,17 @@ __all__ = [
     "QPError",
     "Report",
     "Result",
+    "StartNotice",
     "StepError",
     "StepInfo",
     "Structure",
     "TraceError",
     "UncheckedWarning",
     "__version__",
+    "between",
     "clear_cache",
     "control",
+    "equal",
     "explain",
     "factorize",
     "minimize",

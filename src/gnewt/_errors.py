@@ -60,6 +60,10 @@ class OptionError(GnewtError):
     """An option that means nothing: a negative tolerance, a shift that is no number."""
 
 
+class ConstraintError(GnewtError):
+    """A bound or a constraint that means nothing: crossed limits, wrong shapes, an unknown name."""
+
+
 class QPError(GnewtError):
     """A quadratic program that has no unique solution; names the rows or vertices."""
 
@@ -78,6 +82,10 @@ class PerformanceNotice(UserWarning):
 
 class EffectNotice(UserWarning):
     """A function prints or calls back; its graph does not."""
+
+
+class StartNotice(UserWarning):
+    """A start that was outside of its bounds, and was moved inside."""
 
 
 class AccuracyWarning(UserWarning):

@@ -42,6 +42,7 @@ class Graph:
         self._groups: dict[Hashable, CallGroup] = {}
         self._kept: list[object] = []  # keeps functions and closure values alive: keys hold their ids
         self._structure: Structure | None = None
+        self._limits: list[tuple[Handle, ArrayLike | None, ArrayLike | None, bool, str]] = []
 
     # Vertices
 
@@ -117,7 +118,32 @@ class Graph:
         group.calls.append((handles, None, name or f"{group.name} (loss {len(group.calls)})"))
         self._structure = None
 
+    def equal(self, handle: Handle, target: ArrayLike = 0.0) -> None:
+        """Ask for vertex = target; `gnewt.minimize` keeps it."""
+        self._limit(handle, target, target, True)
+
+    def between(
+        self, handle: Handle, lower: ArrayLike | None = None, upper: ArrayLike | None = None
+    ) -> None:
+        """Ask for lower ≤ vertex ≤ upper, entry by entry; None and ±inf for no limit."""
+        self._limit(handle, lower, upper, False)
+
+    def _limit(
+        self, handle: Handle, lower: ArrayLike | None, upper: ArrayLike | None, is_equality: bool
+    ) -> None:
+        self._own(handle, "a constraint")
+        if handle.kind == "constant":
+            raise GraphError(f"{handle.name} is a constant: it cannot be constrained", user_line())
+        if lower is None and upper is None:
+            raise GraphError("a constraint without a limit", user_line(), "give lower, upper, or both")
+        self._limits.append((handle, lower, upper, is_equality, user_line()))
+
     # Reading
+
+    @property
+    def limits(self) -> tuple[tuple[Handle, ArrayLike | None, ArrayLike | None, bool, str], ...]:
+        """Constraints on vertices: (vertex, lower, upper, whether it is an equality, where it was written)."""
+        return tuple(self._limits)
 
     def structure(self) -> Structure:
         """Return the frozen structure: slots and families. Rebuilt only after an addition."""

@@ -4,6 +4,7 @@ Public are the searches, what a callback sees, results and statuses. Other folde
 """
 
 from gnewt.kkt import EliminationStatus
+from gnewt.newton.constrained import between, equal
 from gnewt.newton.factor import Factor
 from gnewt.newton.line_search import LineSearch
 from gnewt.newton.loop import Record
@@ -34,6 +35,8 @@ __all__ = [
     "StepInfo",
     "StepStatus",
     "TrustRegion",
+    "between",
+    "equal",
     "factorize",
     "minimize",
     "newton_step",

@@ -20,6 +20,7 @@ from gnewt.graph import Graph, Structure
 from gnewt.kkt import ENGINES, unknown_engine
 from gnewt.newton.arithmetic import as_known, known, largest, quietly
 from gnewt.newton.check import checked, is_checked
+from gnewt.newton.constrained import ConstrainedOptions, is_constrained, minimize_constrained
 from gnewt.newton.factor import Factor
 from gnewt.newton.loop import (
     Iterate,
@@ -63,6 +64,9 @@ def minimize(
     args: Argument[tuple[PyTree, ...]] = (),
     *,
     kwargs: Argument[Mapping[str, PyTree] | None] = None,
+    bounds: Argument[object] = None,
+    constraints: Argument[object] = None,
+    lifted: Argument[bool | Mapping[str, PyTree]] = False,
     search: Argument[Search | None] = None,
     has_aux: bool = False,
     tol: Argument[RealLike] = 1e-8,
@@ -86,9 +90,15 @@ def minimize(
         target: the objective: a JAX function `f(x, *args, **kwargs)` of any pytree x, or a `gnewt.Graph`.
         x0: start, in the form of the inputs; or a `Result`, to go on from it with its radius.
         args, kwargs: further arguments of the function, held fixed.
+        bounds: (lower, upper) on x: numbers, arrays or pytrees in the form of x; None and ±inf for no bound.
+        constraints: one, a list or a dict of `gnewt.equal(fn, target)` and `gnewt.between(fn, lower, upper)`; with
+            `has_aux=True` also a dict {name: (lower, upper)} on entries of the auxiliary data.
+        lifted: let the nodes of the graph be variables whose equations close on the way (multiple shooting); a dict
+            {name of an auxiliary entry: start} gives their first values.
         search: how steps are kept safe; `TrustRegion()` unless given.
-        has_aux: the function returns `(value, aux)`; aux is ignored.
-        tol, max_steps: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3), or after so many steps.
+        has_aux: the function returns `(value, aux)`; aux is ignored, but for what `constraints` and `lifted` name.
+        tol, max_steps: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3), or after so many steps; with constraints tol bounds the
+            scaled error of the first-order conditions.
         order, curvature: as in `newton_step`.
         engine: `"auto"`, one of `gnewt.ENGINES`, or `"products"`: no elimination, Lanczos with products H·v in the same
             trust region. `"auto"` falls back to `"products"`, with a `PerformanceNotice`, where the tree is too wide.
@@ -100,6 +110,13 @@ def minimize(
         time_limit: seconds after which no further step is begun.
         check: compare a new structure with JAX's derivatives of the function, once.
     """
+    if is_constrained(target, bounds, constraints, lifted):
+        options = ConstrainedOptions(
+            search, order, curvature, engine, duals, back_substitution, verbose, callback, time_limit, check
+        )
+        given = (bounds, constraints, lifted, has_aux)
+        limits = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
+        return minimize_constrained(target, x0, check_args(args), check_kwargs(kwargs), given, limits, options)
     objective = Objective(target, 0, has_aux)
     search = choose_search(search, duals, back_substitution)
     curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)

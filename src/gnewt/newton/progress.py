@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from gnewt.newton.loop import Record
 from gnewt.newton.result import X
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 18
 _HEAD = ("step", "f", "|g|", "shift", "radius", "ratio", "inertia of H")
+_WIDTHS = (5, 17, 9, 8, 8, 6, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,8 +48,15 @@ def cells(step: int, record: Record) -> tuple[str, ...]:
 class Reporter:
     """Shows steps on standard error; does nothing if not verbose."""
 
-    def __init__(self, verbose: bool) -> None:
+    def __init__(
+        self,
+        verbose: bool,
+        head: tuple[str, ...] = _HEAD,
+        widths: tuple[int, ...] = _WIDTHS,
+        row: Callable[[int, Any], tuple[str, ...]] = cells,
+    ) -> None:
         self.verbose = verbose
+        self._head, self._widths, self._row = head, widths, row
         self._rows: list[tuple[str, ...]] = []
         self._live: Live | None = None
 
@@ -59,33 +68,31 @@ class Reporter:
             self._live = Live(console=Console(stderr=True), refresh_per_second=8, transient=False)
             self._live.start()
         elif self.verbose:
-            print(_plain(_HEAD), file=sys.stderr)
+            print(self._plain(self._head), file=sys.stderr)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, step: int, record: Record) -> None:
+    def show(self, step: int, record: Any) -> None:
         """Add a row."""
         if not self.verbose:
             return
         if self._live is None:
-            print(_plain(cells(step, record)), file=sys.stderr)
+            print(self._plain(self._row(step, record)), file=sys.stderr)
             return
-        self._rows = [*self._rows, cells(step, record)][-_MOST_ROWS:]
-        self._live.update(_table(self._rows))
+        self._rows = [*self._rows, self._row(step, record)][-_MOST_ROWS:]
+        self._live.update(_table(self._head, self._rows))
+
+    def _plain(self, row: tuple[str, ...]) -> str:
+        return "  ".join(f"{cell:>{width}}" for cell, width in zip(row, self._widths, strict=True))
 
 
-def _plain(row: tuple[str, ...]) -> str:
-    widths = (5, 17, 9, 8, 8, 6, 0)
-    return "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True))
-
-
-def _table(rows: list[tuple[str, ...]]) -> Table:
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
     from rich.table import Table
 
-    table = Table(*_HEAD, box=None, header_style="bold")
+    table = Table(*head, box=None, header_style="bold")
     for row in rows:
         table.add_row(*row)
     return table

@@ -7,6 +7,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import jax
 
+from gnewt._typing import PyTree
 from gnewt.newton.factor import Factor
 from gnewt.newton.loop import Record
 from gnewt.newton.numbers import Count, Real, show
@@ -28,8 +29,22 @@ MESSAGES = {
     Status.TIME_LIMIT: "the time limit was reached; this is the best iterate so far",
     Status.STOPPED: "the callback asked to stop; this is the best iterate so far",
     Status.INTERRUPTED: "interrupted from the keyboard; this is the best iterate so far",
+    Status.INFEASIBLE: "the violation of the constraints has a minimum above zero here: no point nearby is feasible; start "
+    "elsewhere, or check that the constraints can be met together (`res.violation`, `res.multipliers` show which fight)",
+    Status.RESTORATION_FAILED: "no step lowers the violation of the constraints, however short: a constraint has a kink or is "
+    "badly scaled; check its derivatives, rescale it, or start closer to the feasible set",
 }
 """Cause (and remedy) of every status."""
+_CONSTRAINED = {
+    Status.CONVERGED: "the error of the first-order conditions is below the tolerance",
+    Status.STALLED: "no further progress within rounding; the error of the first-order conditions is below 1e-6",
+    Status.NONFINITE: "the objective, a constraint or a derivative is not finite at the start; choose another start",
+    Status.SINGULAR: "the KKT matrix kept the wrong inertia for every shift tried; check derivatives, scaling, and whether "
+    "constraints depend on each other",
+    Status.NO_DECREASE: "no step is acceptable, however short, and the first-order conditions are not met: there is a kink, "
+    "constraints that depend on each other, or values are noisy; check derivatives and scaling",
+}
+"""The same for runs with constraints, where it differs."""
 
 
 @jax.tree_util.register_dataclass
@@ -60,6 +75,20 @@ class Result(Generic[X]):
     detail: str = dataclasses.field(default="", metadata={"static": True})
     tol: Real = 0.0
     """The tolerance that was asked for."""
+    violation: Real = 0.0
+    """‖·‖∞ by which constraints and bounds are violated, in the user's scale; 0 without any."""
+    kkt_error: Real = float("nan")
+    """Scaled error of the first-order conditions; NaN for a run without constraints and bounds."""
+    multipliers: PyTree = None
+    """y of L = f + yᵀc + zᵀx, in the form of the constraints: positive at an upper limit, negative at a lower one."""
+    bound_multipliers: PyTree = None
+    """z of L = f + yᵀc + zᵀx, in the form of x: positive at an upper bound, negative at a lower one."""
+    active: PyTree = None
+    """In the form of the constraints: whether a row holds with equality and has a multiplier."""
+    gap: Real = 0.0
+    """‖x_v - Φ_v‖∞ over the nodes of a lifted graph; 0 where the graph is not lifted."""
+    outputs: PyTree = None
+    """Auxiliary entries that were lifted, at the slots."""
 
     @property
     def success(self) -> Count:
@@ -75,6 +104,8 @@ class Result(Generic[X]):
         """Cause and remedy; and whether an end that counts as a success is none to be glad of."""
         status = status_of(self.code, Status)
         text = MESSAGES[status] + (f": {self.detail}" if self.detail else "")
+        if self.bound_multipliers is not None:
+            return _CONSTRAINED.get(status, MESSAGES[status]) + (f": {self.detail}" if self.detail else "")
         if status == Status.CONVERGED and self.grad_norm > self.tol:
             text += (
                 f", which follows the first gradient: ‖g‖∞ = {float(self.grad_norm):.1e} is at most "
@@ -96,9 +127,15 @@ class Result(Generic[X]):
             ("status", f"{self.status}: {self.message}"),
             ("fun", f"{float(self.fun):.12g}"),
             ("grad_norm", f"{float(self.grad_norm):.3e}"),
+            *self._constrained_rows(),
             ("steps", f"{self.num_steps} {work}"),
         ]
         return "\n".join(f"{name:>10}: {value}" for name, value in rows)
+
+    def _constrained_rows(self) -> list[tuple[str, str]]:
+        if self.bound_multipliers is None:
+            return []
+        return [("violation", f"{float(self.violation):.3e}"), ("kkt_error", f"{float(self.kkt_error):.3e}")]
 
     def __repr__(self) -> str:
         return show("Result", self.code, self.__str__)

@@ -62,6 +62,10 @@ class Status(_Outcome):
     """The callback asked for the end."""
     INTERRUPTED = 10
     """From the keyboard."""
+    INFEASIBLE = 11
+    """The violation of the constraints has a minimum above zero here."""
+    RESTORATION_FAILED = 12
+    """No step lowers the violation, although its derivatives promise it."""
 
 
 STEP_STATUSES = tuple(status.text for status in StepStatus)

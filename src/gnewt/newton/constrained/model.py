@@ -1,0 +1,180 @@
+"""Model: what the interior point asks of the graph: values, local models, and steps of its KKT matrix.
+
+Three tiers of work. Once per structure: the augmented graph, its plan, compiled functions. Per iterate: values and local
+derivatives. Per perturbation: one elimination, with the diagonals written over the last numbers of the sources.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from gnewt._typing import Array, PyTree
+from gnewt.graph import Data, Maps, forward, objective
+from gnewt.kkt import Elimination, LocalModels, Prepared
+from gnewt.newton.arithmetic import is_traced, known
+from gnewt.newton.constrained.augment import Augmented
+from gnewt.newton.objective import Point
+from gnewt.newton.system import System, compiled
+
+_FEW = 200_000
+"""Entries of the Jacobian of the constraints that are computed for its scaling; of larger ones lengths are estimated."""
+_PROBES = 8
+
+
+class Values(NamedTuple):
+    """The graph at one point."""
+
+    f: Array
+    slots: Array
+    """Of the augmented structure; multipliers are zero."""
+
+
+class Sides(NamedTuple):
+    """Right-hand sides of the condensed KKT system, one column each."""
+
+    x: Array
+    """[N, k]"""
+    equalities: Array
+    """[m_E, k]"""
+    inequalities: Array
+    """[m_I, k]: on the slots of the inequalities."""
+
+
+class Moves(NamedTuple):
+    """Solutions of the condensed KKT system, one column each."""
+
+    x: Array
+    """[N, k]"""
+    equalities: Array
+    """[m_E, k]: of the multipliers."""
+    inequalities: Array
+    """[m_I, k]: of the slots of the inequalities, J_I·dx."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Model:
+    """A constrained problem's graph, ready for numbers. Works on the host and inside jit and vmap alike."""
+
+    augmented: Augmented
+    system: System
+    columns: Data
+    """Data of the traced families."""
+    constant: Array | None
+    """Value of an objective that does not depend on x."""
+
+    @property
+    def size(self) -> int:
+        return self.augmented.size
+
+    def point(self, x: Array, multipliers: Array | None = None) -> Point:
+        """The augmented structure at x, with the multipliers of the inequalities in its data."""
+        a = self.augmented
+        xp = jnp if is_traced(x, multipliers) else np
+        none = np.zeros(a.num_inequalities, a.structure.dtype)
+        data = a.data(self.columns, none if multipliers is None else multipliers)
+        inputs = xp.concatenate([x, np.zeros(a.num_equalities, a.structure.dtype)])
+        return Point(inputs, data, (), a.structure, None, False)
+
+    def evaluate(self, x: Array) -> Values:
+        """Evaluate objective and constraints."""
+        f, slots = compiled(self.augmented.structure, _evaluate)(self.system.maps, self.point(x))
+        f, slots = known(f), known(slots)
+        return Values(f if self.constant is None else f + self.constant, slots)
+
+    def linearize(self, values: Values, y_equal: Array, y_other: Array) -> LocalModels:
+        """Take derivatives of f + yᵀc: the gradient and the sources of K."""
+        a = self.augmented
+        n, m = self.size, a.num_equalities
+        xp = jnp if is_traced(values.slots, y_equal) else np
+        slots = xp.concatenate([values.slots[:n], y_equal, values.slots[n + m :]])
+        point = self.point(values.slots[:n], y_other)
+        return self.system.linearize(point, slots)
+
+    def solve(self, models: LocalModels, diagonal: Array, sides: Sides) -> tuple[Moves, Elimination]:
+        """Eliminate K with the given diagonals (inputs, multipliers, slots of inequalities), and solve."""
+        a = self.augmented
+        function = a.structure.memo(
+            ("constrained", self.system), lambda: jax.jit(partial(_solve, a, self.system.engine))
+        )
+        point = self.point(models.slots[: self.size])
+        moves, found = function(self.system.maps, self.system.arrays, point, models, diagonal, sides)
+        return Moves(*map(known, moves)), found._replace(status=known(found.status), inertia=known(found.inertia))
+
+    def row_sizes(self, x: Array) -> Array:
+        """‖∇c_i‖∞ for every row, equalities first."""
+        a = self.augmented
+        if a.num_equalities + a.num_inequalities == 0:
+            return np.zeros(0, a.structure.dtype)
+        return known(compiled(a.structure, _row_sizes, a)(self.system.maps, self.point(x)))
+
+    def bare_sources(self, models: LocalModels) -> LocalModels:
+        """The local models without second derivatives: for least-squares multipliers."""
+        keep = ~self.augmented.is_hessian
+        xp = jnp if is_traced(models.sources) else np
+        return dataclasses.replace(models, sources=xp.where(keep, known(models.sources), 0.0))
+
+
+def _evaluate(maps: Maps, point: Point) -> tuple[jax.Array, jax.Array]:
+    slots = forward(point.structure, maps, point.data, point.x)
+    return objective(point.structure, maps, point.data, slots), slots
+
+
+def _row_sizes(a: Augmented, maps: Maps, point: Point) -> jax.Array:
+    n, slots = a.size, np.concatenate([a.equalities, a.inequalities])
+
+    def rows(x: jax.Array) -> jax.Array:
+        inputs = jnp.concatenate([x, jnp.zeros(a.num_equalities, x.dtype)])
+        return forward(point.structure, maps, point.data, inputs)[slots]
+
+    x = point.x[:n]
+    if len(slots) * n <= _FEW:
+        _, pull = jax.vjp(rows, x)
+        rows_of = jax.vmap(lambda w: jnp.max(jnp.abs(pull(w)[0]), initial=0.0))
+        return rows_of(jnp.eye(len(slots), dtype=x.dtype))
+    # Random signs: the mean square of J·v is the square of a row's length.
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (_PROBES, n)).astype(x.dtype)
+    moved = jax.vmap(lambda v: jax.jvp(rows, (x,), (v,))[1])(signs)
+    return jnp.sqrt(jnp.mean(moved**2, 0))
+
+
+def _solve(
+    a: Augmented,
+    engine: Prepared,
+    maps: Maps,
+    arrays: PyTree,
+    point: Point,
+    models: LocalModels,
+    diagonal: jax.Array,
+    sides: Sides,
+) -> tuple[Moves, Elimination]:
+    base = len(models.sources) - a.num_diagonals
+    sources = jnp.concatenate([models.sources[:base], jnp.asarray(diagonal, models.sources.dtype)])
+    right = jnp.concatenate([sides.x, sides.equalities])
+    n = a.size
+
+    def rows(x: jax.Array) -> jax.Array:
+        inputs = jnp.concatenate([x, jnp.zeros(a.num_equalities, x.dtype)])
+        return forward(point.structure, maps, point.data, inputs)[a.inequalities]
+
+    if a.num_inequalities:
+        _, pull = jax.vjp(rows, point.x[:n])
+        back = jax.vmap(lambda w: pull(w)[0], 1, 1)(jnp.asarray(sides.inequalities))
+        right = right.at[:n].add(back)
+    step, found = engine.factor_solve(arrays, sources, jnp.zeros((), sources.dtype), right)
+    moved = jnp.zeros((0, right.shape[1]), right.dtype)
+    if a.num_inequalities:
+        moved = jax.vmap(lambda v: jax.jvp(rows, (point.x[:n],), (v,))[1], 1, 1)(step[:n])
+    return Moves(step[:n], step[n:], moved), found
+
+
+def is_right(model: Model, found: Elimination) -> Any:
+    """Whether K has N positive and m_E negative eigenvalues, and none that is zero."""
+    m = model.augmented.num_equalities
+    inertia = found.inertia
+    return (found.status == 0) & (inertia[0] == model.size) & (inertia[1] == m)
