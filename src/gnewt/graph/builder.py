@@ -122,9 +122,7 @@ class Graph:
         """Ask for vertex = target; `gnewt.minimize` keeps it."""
         self._limit(handle, target, target, True)
 
-    def between(
-        self, handle: Handle, lower: ArrayLike | None = None, upper: ArrayLike | None = None
-    ) -> None:
+    def between(self, handle: Handle, lower: ArrayLike | None = None, upper: ArrayLike | None = None) -> None:
         """Ask for lower ≤ vertex ≤ upper, entry by entry; None and ±inf for no limit."""
         self._limit(handle, lower, upper, False)
 

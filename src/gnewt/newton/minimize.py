@@ -116,7 +116,9 @@ def minimize(
         )
         given = (bounds, constraints, lifted, has_aux)
         limits = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
-        return minimize_constrained(target, x0, check_args(args), check_kwargs(kwargs), given, limits, options)
+        return minimize_constrained(
+            target, x0, check_args(args), check_kwargs(kwargs), given, limits, options
+        )
     objective = Objective(target, 0, has_aux)
     search = choose_search(search, duals, back_substitution)
     curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)

@@ -90,7 +90,9 @@ def augment(
     return structure.memo(key, lambda: _augment(structure, equalities, inequalities, with_losses))
 
 
-def _augment(structure: Structure, equalities: np.ndarray, inequalities: np.ndarray, with_losses: bool) -> Augmented:
+def _augment(
+    structure: Structure, equalities: np.ndarray, inequalities: np.ndarray, with_losses: bool
+) -> Augmented:
     n, m_e, m_i = structure.num_inputs, len(equalities), len(inequalities)
 
     def moved(slots: np.ndarray) -> np.ndarray:
@@ -128,7 +130,9 @@ def _augment(structure: Structure, equalities: np.ndarray, inequalities: np.ndar
         in_avals=tuple(avals),
         in_names=tuple(names),
     )
-    return Augmented(augmented, n, e_slots, i_slots, _second_derivatives(families[:traced], families[traced:]))
+    return Augmented(
+        augmented, n, e_slots, i_slots, _second_derivatives(families[:traced], families[traced:])
+    )
 
 
 def _second_derivatives(traced: list[Family], added: list[Family]) -> np.ndarray:
@@ -141,4 +145,3 @@ def _second_derivatives(traced: list[Family], added: list[Family]) -> np.ndarray
     for family in added:
         flags.append(np.zeros(family.n * int(np.tril(family.hess_pattern).sum()), bool))
     return np.concatenate(flags) if flags else np.zeros(0, bool)
-

@@ -166,7 +166,10 @@ class Barrier:
         lone = self.damping() * mu
         stationary = _largest(xp, self.stationarity(gradient, dual) + lone)
         primal = _largest(xp, self.residual(at))
-        product = xp.where(b.has_lower, low * dual.lower - mu, 0.0), xp.where(b.has_upper, up * dual.upper - mu, 0.0)
+        product = (
+            xp.where(b.has_lower, low * dual.lower - mu, 0.0),
+            xp.where(b.has_upper, up * dual.upper - mu, 0.0),
+        )
         comp = xp.maximum(_largest(xp, product[0]), _largest(xp, product[1]))
         size_z = xp.sum(xp.abs(dual.lower)) + xp.sum(xp.abs(dual.upper))
         count_z = xp.sum(b.has_lower) + xp.sum(b.has_upper)
@@ -205,7 +208,9 @@ class Barrier:
         diagonal = self.sigma(at.w, dual) + weights.proximal + delta
         soft = diagonal[n:]  # of the slacks
         rows = weights.rows + xp.concatenate([np.zeros(m, at.c.dtype), 1 / soft])
-        r_c = residual + xp.concatenate([np.zeros((m, residual.shape[1]), at.c.dtype), gradient[n:] / soft[:, None]])
+        r_c = residual + xp.concatenate(
+            [np.zeros((m, residual.shape[1]), at.c.dtype), gradient[n:] / soft[:, None]]
+        )
         sides = Sides(
             -gradient[:n] / sigma,
             -r_c[:m] / d[:m, None],

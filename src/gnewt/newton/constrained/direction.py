@@ -9,11 +9,11 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._typing import Array
+from gnewt.kkt import SINGULAR
 from gnewt.newton.arithmetic import while_loop
 from gnewt.newton.constrained.barrier import Barrier, Step, Weights
 from gnewt.newton.constrained.model import is_right
 from gnewt.newton.constrained.modes import Mode, State
-from gnewt.kkt import SINGULAR
 
 NEARLY_NOTHING = 1e-8
 """Weight of the objective in restoration: zero to the digits that count, and the graph's derivatives stay f + yᵀc."""
@@ -26,7 +26,9 @@ _DEGENERATE = 1e-8
 """δ_c in units of μ^¼."""
 _LS_ROWS = 1e-10
 """D of the least-squares multipliers: redundant rows then share their multiplier."""
-_SHARES = 10.0 ** np.array([-6, -5, -4, -3.25, -2.5, -2, -1.6, -1.3, -1, -0.75, -0.5, -0.3, -0.15, 0, 0.3, 0.7, 1.2, 2])
+_SHARES = 10.0 ** np.array(
+    [-6, -5, -4, -3.25, -2.5, -2, -1.6, -1.3, -1, -0.75, -0.5, -0.3, -0.15, 0, 0.3, 0.7, 1.2, 2]
+)
 """Candidates for μ, in units of the mean complementarity."""
 
 
@@ -75,9 +77,7 @@ def columns(b: Barrier, st: State, weights: Weights, residual: Array) -> tuple[A
     return xp.stack([gradient, centre], 1), xp.stack([residual, 0 * residual], 1)
 
 
-def solve_with(
-    b: Barrier, st: State, delta: Array, delta_c: Array, residual: Array
-) -> tuple[Step, Any]:
+def solve_with(b: Barrier, st: State, delta: Array, delta_c: Array, residual: Array) -> tuple[Step, Any]:
     """One factorisation: two columns of steps."""
     xp = _space(st.at.w)
     weights = weights_of(b, st, delta_c)
@@ -90,7 +90,9 @@ def solve_with(
             models.value, models.slots, models.duals, xp.where(fits, bare.sources, models.sources)
         )
     # Multipliers: the matrix is the identity in w.
-    dual = st.dual._replace(lower=xp.where(fits, 0.0, st.dual.lower), upper=xp.where(fits, 0.0, st.dual.upper))
+    dual = st.dual._replace(
+        lower=xp.where(fits, 0.0, st.dual.lower), upper=xp.where(fits, 0.0, st.dual.upper)
+    )
     return b.steps(st.at, models, dual, weights, gradient, right, xp.where(fits, 1.0, delta))
 
 

@@ -124,7 +124,9 @@ def _entry(name: Any, value: Any) -> Constraint:
         same = lower is upper and lower is not None
         if lower is None and upper is None:
             raise ConstraintError(
-                f"constraint {name!r} has no limit", user_line(), "give (lower, upper), one of them may be None"
+                f"constraint {name!r} has no limit",
+                user_line(),
+                "give (lower, upper), one of them may be None",
             )
         return Constraint(name, lower, upper, same, user_line())
     raise ConstraintError(
@@ -178,7 +180,9 @@ def _broadcast(value: Any, shape: tuple[int, ...], default: float, what: str, wh
         array = xp.broadcast_to(array, shape)
     except ValueError:
         raise ConstraintError(
-            f"{what} has shape {array.shape}, and does not fit {shape}", where, "give a number or an array that broadcasts"
+            f"{what} has shape {array.shape}, and does not fit {shape}",
+            where,
+            "give a number or an array that broadcasts",
         ) from None
     if not isinstance(array, Tracer) and np.isnan(array).any():
         raise ConstraintError(f"{what} is NaN", where, "give numbers; ±inf or None for no limit")
@@ -194,9 +198,13 @@ def read_bounds(given: Any, x: PyTree) -> tuple[list[Any], list[Any]]:
         given = (given.lb, given.ub)
     right = "write bounds=(lower, upper): two numbers, arrays or pytrees in the form of x; None for no bound"
     if not isinstance(given, tuple | list) or len(given) != 2:
-        if isinstance(given, tuple | list) and all(isinstance(p, tuple | list) and len(p) == 2 for p in given):
+        if isinstance(given, tuple | list) and all(
+            isinstance(p, tuple | list) and len(p) == 2 for p in given
+        ):
             raise ConstraintError(
-                f"bounds is a list of {len(given)} pairs, as SciPy takes it", where, right + "; here bounds=([l, ...], [u, ...])"
+                f"bounds is a list of {len(given)} pairs, as SciPy takes it",
+                where,
+                right + "; here bounds=([l, ...], [u, ...])",
             )
         raise ConstraintError(f"bounds is a {type(given).__name__}, not a pair", where, right)
     leaves = jax.tree_util.tree_leaves(x)

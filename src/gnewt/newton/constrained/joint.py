@@ -214,8 +214,12 @@ def _rows(named: Named, outputs: Sequence[PyTree]) -> tuple[Rows, tuple[Any, ...
         leaves, tree = jax.tree_util.tree_flatten(out, is_leaf=lambda v: isinstance(v, Output))
         shapes.append((tree, tuple(o.shape for o in leaves)))
         where = constraint.where
-        low = spread_limit(constraint.lower, out_like(leaves, tree), -np.inf, f"the lower limit of {name}", where)
-        up = spread_limit(constraint.upper, out_like(leaves, tree), np.inf, f"the upper limit of {name}", where)
+        low = spread_limit(
+            constraint.lower, out_like(leaves, tree), -np.inf, f"the lower limit of {name}", where
+        )
+        up = spread_limit(
+            constraint.upper, out_like(leaves, tree), np.inf, f"the upper limit of {name}", where
+        )
         for o, a, b in zip(leaves, low, up, strict=True):
             if not jnp.issubdtype(o.dtype, jnp.floating):
                 raise ConstraintError(
@@ -269,7 +273,9 @@ def _check_crossed(lower: Array, upper: Array, x0: PyTree) -> None:
     if np.any(bad):
         at = int(np.argmax(bad))
         raise ConstraintError(
-            f"the bounds of {_name_of(x0, at)} cross: {lower[at]:g} > {upper[at]:g}", user_line(), "give lower ≤ upper"
+            f"the bounds of {_name_of(x0, at)} cross: {lower[at]:g} > {upper[at]:g}",
+            user_line(),
+            "give lower ≤ upper",
         )
 
 
@@ -302,7 +308,12 @@ def _own_constraints(graph: Graph) -> list[tuple[Constraint, np.ndarray]]:
 
 
 def _graph_joint(
-    target: Graph | Structure, x0: PyTree, lower: list[Any], upper: list[Any], constraints: Any, own: list[Any]
+    target: Graph | Structure,
+    x0: PyTree,
+    lower: list[Any],
+    upper: list[Any],
+    constraints: Any,
+    own: list[Any],
 ) -> Joint:
     """The problem of a graph that was written by hand: its constraints are on vertices."""
     if constraints is not None:

@@ -70,7 +70,9 @@ def begin(b: Barrier, w: Array, dual: Dual, settings: Settings) -> State:
     code = xp.where(ok, int(Status.RUNNING), int(Status.NONFINITE)).astype(np.int32)
     mode = (none + int(Mode.MULTIPLIERS)).astype(np.int32)
     del nan
-    return State(at, dual, models, gradient, schedule, empty_filter(theta), zero, mode, anchor, counts, code, record)
+    return State(
+        at, dual, models, gradient, schedule, empty_filter(theta), zero, mode, anchor, counts, code, record
+    )
 
 
 def advance(b: Barrier, settings: Settings, st: State) -> State:
@@ -132,7 +134,9 @@ def _lower_mu(b: Barrier, settings: Settings, st: State) -> State:
     for _ in range(8):  # one solved problem may solve the next
         next_error = _overall(b, st, lowered)
         again = normal & ~s.is_free & (next_error <= _SOLVED * lowered) & (lowered > least)
-        lowered = xp.where(again, xp.maximum(least, xp.minimum(_MU_SHARE * lowered, lowered**_MU_POWER)), lowered)
+        lowered = xp.where(
+            again, xp.maximum(least, xp.minimum(_MU_SHARE * lowered, lowered**_MU_POWER)), lowered
+        )
     mu = xp.where(falls, fixed_mu, lowered)
     changed = mu != s.mu
     schedule = Schedule(
@@ -189,7 +193,9 @@ def _settle(
     soft = normal & failed & usable & (st.counts.soft < _SOFT_MOST)
     whole = xp.minimum(longest, dual_length)
     point = where(soft, b.at(st.at.w + whole * step.w) if _any(soft) else trial.at, trial.at)
-    point = where(tiny & usable & ~trial.accepted, b.at(st.at.w + longest * step.w) if _any(tiny) else point, point)
+    point = where(
+        tiny & usable & ~trial.accepted, b.at(st.at.w + longest * step.w) if _any(tiny) else point, point
+    )
     moves = (accepted & (normal | restores)) | soft
     point = where(moves, point, st.at)
     length = xp.where(soft, whole, trial.alpha)
@@ -232,7 +238,14 @@ def _any(flag: Array) -> Any:
 
 
 def _moved_dual(
-    b: Barrier, st: State, point: Primal, step: Step, length: Array, dual_length: Array, mu: Array, moves: Array
+    b: Barrier,
+    st: State,
+    point: Primal,
+    step: Step,
+    length: Array,
+    dual_length: Array,
+    mu: Array,
+    moves: Array,
 ) -> Dual:
     """Multipliers after a step; those of bounds stay near μ/(w - l)."""
     xp, box = _space(st.at.w), b.box
@@ -315,9 +328,7 @@ def _judge(
     return _ending(b, settings, st, failed, hopeless & ~can_lower, tried.is_right)
 
 
-def _ending(
-    b: Barrier, settings: Settings, st: State, failed: Array, stuck: Array, solvable: Array
-) -> State:
+def _ending(b: Barrier, settings: Settings, st: State, failed: Array, stuck: Array, solvable: Array) -> State:
     """Whether the run ends here, and why."""
     xp = _space(st.at.w)
     dual, primal, comp = b.errors(st.at, st.gradient, st.dual, st.schedule.mu * 0)
@@ -339,7 +350,11 @@ def _ending(
     unbounded = judged & (far | (st.at.f < -_DIVERGED))
     code = xp.where(st.counts.step >= settings.max_steps, int(Status.MAX_STEPS), int(Status.RUNNING))
     code = xp.where(restores & failed, int(Status.RESTORATION_FAILED), code)
-    code = xp.where(infeasible | (restores & failed & (plain > 1e-4) & (st.anchor.rounds > 2)), int(Status.INFEASIBLE), code)
+    code = xp.where(
+        infeasible | (restores & failed & (plain > 1e-4) & (st.anchor.rounds > 2)),
+        int(Status.INFEASIBLE),
+        code,
+    )
     ends = stuck | (st.counts.tiny >= 2) | (rounds >= _ENOUGH_ROUNDS)
     code = xp.where(ends, xp.where(good, int(Status.STALLED), int(Status.NO_DECREASE)), code)
     code = xp.where(unbounded, int(Status.UNBOUNDED), code)

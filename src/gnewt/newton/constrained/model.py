@@ -104,7 +104,9 @@ class Model:
         )
         point = self.point(models.slots[: self.size])
         moves, found = function(self.system.maps, self.system.arrays, point, models, diagonal, sides)
-        return Moves(*map(known, moves)), found._replace(status=known(found.status), inertia=known(found.inertia))
+        return Moves(*map(known, moves)), found._replace(
+            status=known(found.status), inertia=known(found.inertia)
+        )
 
     def row_sizes(self, x: Array) -> Array:
         """‖∇c_i‖∞ for every row, equalities first."""

@@ -68,7 +68,11 @@ def make_model(joint: Joint, order: SlotOrder, curvature: str, engine: str) -> M
 def make_box(joint: Joint, rows_scale: Array, relax: float) -> Box:
     """Limits of (x, s), scaled and relaxed."""
     rows = joint.rows
-    xp = jnp if any(isinstance(v, Tracer) for v in (joint.lower, joint.upper, rows.lower, rows.upper, rows_scale)) else np
+    xp = (
+        jnp
+        if any(isinstance(v, Tracer) for v in (joint.lower, joint.upper, rows.lower, rows.upper, rows_scale))
+        else np
+    )
     e, i = rows.equalities, rows.inequalities
     dtype = joint.point.structure.dtype
     unit = xp.concatenate([np.ones(len(joint.lower), dtype), rows_scale[len(e) :]])
@@ -81,7 +85,9 @@ def make_box(joint: Joint, rows_scale: Array, relax: float) -> Box:
 
     lower = xp.where(has_lower, unit * (lower - margin(lower)), lower)
     upper = xp.where(has_upper, unit * (upper + margin(upper)), upper)
-    return Box(lower, upper, has_lower, has_upper, rows.lower[e].astype(dtype) if len(e) else np.zeros(0, dtype))
+    return Box(
+        lower, upper, has_lower, has_upper, rows.lower[e].astype(dtype) if len(e) else np.zeros(0, dtype)
+    )
 
 
 def push_inside(w: Array, box: Box, push: Array, share: Array) -> Array:
@@ -170,7 +176,9 @@ def solve_in_jit(joint: Joint, model: Model, settings: Settings, warm: Any) -> S
     barrier, w, dual = prepare(joint, model, jnp.asarray(joint.point.x), warm)
     state = begin(barrier, w, dual, settings)
     most = int(settings.max_steps)
-    blank = jax.tree_util.tree_map(lambda r: jnp.full((most, *jnp.shape(r)), _blank(r), jnp.result_type(r)), state.record)
+    blank = jax.tree_util.tree_map(
+        lambda r: jnp.full((most, *jnp.shape(r)), _blank(r), jnp.result_type(r)), state.record
+    )
 
     def once(carry: tuple[State, Record]) -> tuple[State, Record]:
         before, rows = carry

@@ -74,7 +74,9 @@ def minimize_constrained(
     joint = make_joint(target, start, args, kwargs, bounds, constraints, has_aux)
     model = make_model(joint, options.order, options.curvature, options.engine)
     dtype = np.dtype(joint.point.structure.dtype)
-    settings = Settings(dtype.type(tol) if not isinstance(tol, Tracer) else tol, max_steps, dtype.type(MU_FIRST), True)
+    settings = Settings(
+        dtype.type(tol) if not isinstance(tol, Tracer) else tol, max_steps, dtype.type(MU_FIRST), True
+    )
     note_moved(joint)
     if joint.point.is_traced or _is_traced(joint):
         solved = solve_in_jit(joint, model, settings, warm)
@@ -199,4 +201,3 @@ def _inside(xp: Any, joint: Joint, solved: Solved) -> tuple[Array, Array]:
     worst = xp.max(xp.abs(c[:m]), initial=0.0)
     worst = xp.maximum(worst, xp.max(lower - c[m:], initial=0.0))
     return x, xp.maximum(worst, xp.max(c[m:] - upper, initial=0.0))
-
