@@ -99,7 +99,6 @@ def lifted_values(lift: Lift, maps: Maps, point: Point, nodes: Array) -> tuple[j
 def solve_lifted(
     a: Augmented,
     engine: Any,
-    maps: Maps,
     arrays: PyTree,
     sources: Array,
     diagonal: Array,
@@ -113,7 +112,6 @@ def solve_lifted(
     Returns:
         The solution over inputs (multipliers of equalities among them), nodes, multipliers of nodes; and the elimination.
     """
-    del maps
     base = len(sources) - a.num_diagonals
     sources = jnp.concatenate([sources[:base], jnp.asarray(diagonal, sources.dtype)])
     x, equalities, inequalities, nodes, gaps = (jnp.asarray(s, sources.dtype) for s in sides)

@@ -76,8 +76,9 @@ def make_box(joint: Joint, rows_scale: Array, relax: float) -> Box:
     e, i = rows.equalities, rows.inequalities
     dtype = joint.point.structure.dtype
     unit = xp.concatenate([np.ones(len(joint.lower), dtype), rows_scale[len(e) :]])
-    lower = xp.concatenate([joint.lower, rows.lower[i]]).astype(dtype)
-    upper = xp.concatenate([joint.upper, rows.upper[i]]).astype(dtype)
+    free = np.full(len(unit) - len(joint.lower) - len(i), np.inf)  # lifted nodes
+    lower = xp.concatenate([joint.lower, rows.lower[i], -free]).astype(dtype)
+    upper = xp.concatenate([joint.upper, rows.upper[i], free]).astype(dtype)
     has_lower, has_upper = xp.isfinite(lower), xp.isfinite(upper)
 
     def margin(limit: Array) -> Array:
