@@ -14,7 +14,7 @@ Where only some nodes are lifted, the others are computed from them, in as many 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -229,16 +229,20 @@ def place_nodes(start: LiftedStart, nodes: Array) -> Array:
     return full
 
 
-def read_outputs(outputs: PyTree, slots: Array, constants: PyTree) -> PyTree:
+def read_outputs(outputs: PyTree, slots: Array, evaluate: Callable[[], PyTree] | None) -> PyTree:
     """The kept auxiliary data, with their numbers at the slots.
 
     Args:
-        constants: the same pytree with the numbers that do not depend on x.
+        slots: of the traced structure.
+        evaluate: evaluates the same data at the start, for numbers that do not depend on x.
     """
     xp = jnp if isinstance(slots, Tracer) else np
-
-    def read(output: Output, constant: Array) -> Array:
-        found = xp.where(output.is_slot, slots[np.maximum(output.slots, 0)], constant)
-        return jnp.asarray(found, output.dtype)
-
-    return jax.tree_util.tree_map(read, outputs, constants, is_leaf=lambda v: isinstance(v, Output))
+    found, tree = jax.tree_util.tree_flatten(outputs, is_leaf=lambda v: isinstance(v, Output))
+    fixed: list[Any] = [0.0] * len(found)
+    if evaluate is not None and not all(output.is_slot.all() for output in found):
+        fixed = jax.tree_util.tree_leaves(evaluate())
+    leaves = [
+        jnp.asarray(xp.where(output.is_slot, slots[np.maximum(output.slots, 0)], value), output.dtype)
+        for output, value in zip(found, fixed, strict=True)
+    ]
+    return jax.tree_util.tree_unflatten(tree, leaves)
