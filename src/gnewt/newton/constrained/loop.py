@@ -50,14 +50,14 @@ class Settings(NamedTuple):
     adaptive: Array
 
 
-def begin(b: Barrier, w: Array, dual: Dual, settings: Settings) -> State:
-    """The first state: derivatives without multipliers; the first round finds them."""
+def begin(b: Barrier, w: Array, dual: Dual, settings: Settings, goes_on: bool = False) -> State:
+    """The first state: derivatives without multipliers, which the first round finds; or with those of an earlier run."""
     xp = _space(w)
     at = b.at(w)
     one = xp.ones((), w.dtype)
     models, gradient = b.linearize(at, dual.y, one)
     theta = violation(b, at)
-    zero, nan = one * 0, one * np.nan
+    zero = one * 0
     none = xp.zeros((), np.int32)
     bounded = xp.any(b.box.has_lower) | xp.any(b.box.has_upper)
     mu = xp.where(bounded, settings.mu_first, _least_mu(settings)) * one
@@ -67,8 +67,7 @@ def begin(b: Barrier, w: Array, dual: Dual, settings: Settings) -> State:
     anchor = Anchor(w, theta, zero, none)
     ok = xp.isfinite(at.f) & xp.all(xp.isfinite(at.c)) & xp.all(xp.isfinite(gradient))
     code = xp.where(ok, int(Status.RUNNING), int(Status.NONFINITE)).astype(np.int32)
-    mode = (none + int(Mode.MULTIPLIERS)).astype(np.int32)
-    del nan
+    mode = (none + int(Mode.NORMAL if goes_on else Mode.MULTIPLIERS)).astype(np.int32)
     return State(
         at, dual, models, gradient, schedule, empty_filter(theta), zero, mode, anchor, counts, code, record
     )

@@ -300,9 +300,7 @@ class ReferenceEngine:
         shift = kept.shift if isinstance(kept, ReferenceFactor) else kept
         return self.factor_solve(arrays, sources, shift, rhs)[0]
 
-    def solve_whole(
-        self, arrays: tuple[()], sources: Array, elimination: Elimination, rhs: Array
-    ) -> Array:
+    def solve_whole(self, arrays: tuple[()], sources: Array, elimination: Elimination, rhs: Array) -> Array:
         """Solve with right-hand sides on all rows; inside jit the elimination is made again."""
         kept = elimination.factor
         if isinstance(kept, ReferenceFactor) and not isinstance(rhs, Tracer):
