@@ -152,7 +152,7 @@ def _bounded(
 
 def _joint_function(
     target: Callable[..., Any], named: Named, has_aux: bool, kept: Sequence[Any] | None
-) -> Callable[..., PyTree]:
+) -> Callable[..., Any]:
     """x ↦ (f, {"constraints": [...], "kept": {...}})."""
 
     def joint(x: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
