@@ -121,23 +121,23 @@ def solve_boxed(
     assert isinstance(system, System)
     push = START_PUSH if dual is None else WARM_PUSH
 
-    def first(point: Point, box: Box, dual: BoxDual | None, tol: Array) -> BoxState:
+    def first(point: Point, box: Box, dual: BoxDual | None, tol: Array, push: Array | float) -> BoxState:
         here = dataclasses.replace(boxed, task=Task(system, point), box=box)
         return here.begin(box.inside(point.x, push), tol, dual)
 
     traced = any(isinstance(v, Tracer) for v in jax.tree.leaves((boxed.task.point, boxed.box, dual, tol)))
     if traced:
-        st = first(boxed.task.point, boxed.box, dual, jnp.asarray(tol))
+        st = first(boxed.task.point, boxed.box, dual, jnp.asarray(tol), push)
         last, history = run_boxed(boxed, st, most)
     else:
         key = (system, rollout, order if isinstance(order, str) else "given")
-        begin = structure.memo(("boxed begins", push, *key), lambda: jax.jit(first))
+        begin = structure.memo(("boxed begins", *key), lambda: jax.jit(first))
 
         def once(point: Point, box: Box, st: BoxState) -> BoxState:
             return dataclasses.replace(boxed, task=Task(system, point), box=box).advance(st)
 
         advance = structure.memo(("boxed", *key), lambda: jax.jit(once))
-        st = begin(boxed.task.point, boxed.box, dual, jnp.asarray(tol, structure.dtype))
+        st = begin(boxed.task.point, boxed.box, dual, jnp.asarray(tol, structure.dtype), push)
         last, history = _on_host(boxed, advance, st, most, watch)
     return _result(boxed, last, history, tol), system
 

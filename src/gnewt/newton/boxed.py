@@ -10,6 +10,7 @@ where an input would come too close to its bound: every iterate is strictly insi
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from gnewt.graph import Family, Structure
 from gnewt.kkt import LocalModels
 from gnewt.newton.arithmetic import where
 from gnewt.newton.causal import CausalElimination, causal_elimination
-from gnewt.newton.judge import NOISE, RISE, ROUNDING, Line, Tried, backtrack
+from gnewt.newton.judge import NOISE, RISE, ROUNDING, Line, Trial, Tried
 from gnewt.newton.loop import Task, all_finite, largest_shift
 from gnewt.newton.rollout import Rollout, RolloutMemory
 from gnewt.newton.statuses import Status
@@ -279,12 +280,9 @@ class Boxed:
                 fits = box.stays(u, slots[:n], tau)
                 return jnp.where(fits, f + st.mu * box.barrier(slots[:n]), jnp.inf), slots
 
-            whole = sweep.follow(maps, data, st.models.slots, found, st.memory.longest)[1][:n]
-            straight = jnp.where(jnp.isfinite(whole), whole - u, 0.0)
-            longest = st.memory.longest * box.longest(u, straight, tau)
             most = swept.good * jnp.where(share < 1, rollout.max_halvings_without, rollout.max_halvings)
-            tried = backtrack(value, st.models.slots, line, noise, rollout.armijo, longest, most)
-            count = a.evaluations + tried.evaluations + 1
+            tried = self._shorten(value, u, line, noise, tau, st.memory.longest, most, st.models.slots)
+            count = a.evaluations + tried.evaluations
             return _Attempt(shift, factor, swept.good, line, tried, a.tries + 1, count)
 
         def goes_on(a: _Attempt) -> Array:
@@ -295,6 +293,40 @@ class Boxed:
         nothing = Tried(st.memory.longest, nan, no, none, jnp.asarray(st.models.slots))
         first = _Attempt(st.memory.shift, st.memory.factor, no, Line(before, nan, nan), nothing, none, none)
         return jax.lax.while_loop(goes_on, attempt, first)
+
+    def _shorten(
+        self,
+        value: Callable[[Array], tuple[Array, Array]],
+        u: Array,
+        line: Line,
+        noise: Array,
+        tau: Array,
+        longest: Array,
+        most: Array,
+        slots: Array,
+    ) -> Tried:
+        """Shorten a step until it stays inside and f keeps a share of what the model promises.
+
+        The first cut is that of a straight line to where the whole step ends, later ones are halvings.
+        """
+        n, share, box = self.task.size, self.rollout.armijo, self.box
+
+        def once(last: tuple[Tried, Array]) -> tuple[Tried, Array]:
+            tried, length = last
+            there, found = value(length)
+            passed = Trial(line.before, there, line.promises(length), noise).passes(share)
+            straight = jnp.where(jnp.isfinite(found[:n]), found[:n] - u, 0.0)
+            cut = jnp.where(tried.evaluations == 0, box.longest(u, straight, tau), 1.0)
+            shorter = length * jnp.where(cut < 1, cut, 0.5)
+            return Tried(length, there, passed, tried.evaluations + 1, found), shorter
+
+        def goes_on(last: tuple[Tried, Array]) -> Array:
+            tried = last[0]
+            return ~tried.passed & (tried.value != -jnp.inf) & (tried.evaluations < most)
+
+        nan, no, none = noise * jnp.nan, jnp.zeros((), bool), jnp.zeros((), jnp.int32)
+        first = Tried(longest, nan, no, none, jnp.asarray(slots))
+        return jax.lax.while_loop(goes_on, once, (first, longest))[0]
 
     def _noise(self, st: BoxState) -> Array:
         return NOISE * self.task.eps * jnp.maximum(jnp.abs(st.models.value), jnp.finfo(st.mu.dtype).tiny)
@@ -372,11 +404,16 @@ class Boxed:
 
     def _lowered(self, st: BoxState) -> BoxState:
         """Lower μ where its barrier problem is solved; one that is solved may solve the next."""
-        least, mu = self._least(st), st.mu
-        for _ in range(8):
+        least = self._least(st)
+
+        def is_solved(mu: Array) -> Array:
             dual, comp = self.errors(st, mu)
-            again = (jnp.maximum(dual, comp) <= _SOLVED * mu) & (mu > least)
-            mu = jnp.where(again, jnp.maximum(least, jnp.minimum(_MU_SHARE * mu, mu**_MU_POWER)), mu)
+            return (jnp.maximum(dual, comp) <= _SOLVED * mu) & (mu > least)
+
+        def lower(mu: Array) -> Array:
+            return jnp.maximum(least, jnp.minimum(_MU_SHARE * mu, mu**_MU_POWER))
+
+        mu = jax.lax.while_loop(is_solved, lower, st.mu)
         return st._replace(mu=mu)
 
 
