@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._typing import Array
 from gnewt.kkt import Elimination, LocalModels
+from gnewt.newton.arithmetic import Array
 from gnewt.newton.constrained.model import Model, Moves, Sides, Values
 
 DAMPING = 1e-5

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._typing import Array
 from gnewt.kkt import SINGULAR
-from gnewt.newton.arithmetic import while_loop
+from gnewt.newton.arithmetic import Array, while_loop
 from gnewt.newton.constrained.barrier import Barrier, Step, Weights
 from gnewt.newton.constrained.model import is_right
 from gnewt.newton.constrained.modes import Mode, State

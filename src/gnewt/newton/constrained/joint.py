@@ -12,8 +12,9 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import ConstantError, ConstraintError, user_line
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Graph, Kind, Output, Structure
+from gnewt.newton.arithmetic import Array
 from gnewt.newton.constrained.forms import Constraint, Named, read_bounds, read_constraints, spread_limit
 from gnewt.newton.objective import Objective, Point
 
@@ -157,18 +158,19 @@ def make_joint(
             return function(shell.shaped(full), *more, **named_args)
 
         point, constant = _trace(of_free, jnp.asarray(whole[free]), (jnp.asarray(whole), *args), kwargs)
-    outputs = point.structure.outputs
+    outputs: Any = point.structure.outputs
     rows, shapes = _rows(named, outputs["constraints"])
     return Joint(point, rows, low, up, named, shapes, free, whole, in_tree, avals, constant, outputs["kept"])
 
 
 def _joint_function(
-    target: Callable[..., PyTree], named: Named, has_aux: bool, kept: Sequence[str]
+    target: Callable[..., Any], named: Named, has_aux: bool, kept: Sequence[str]
 ) -> Callable[..., PyTree]:
     """x ↦ (f, {"constraints": [...], "kept": {...}})."""
 
     def joint(x: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
-        value, aux = target(x, *args, **kwargs) if has_aux else (target(x, *args, **kwargs), None)
+        found: Any = target(x, *args, **kwargs)
+        value, aux = found if has_aux else (found, {})
         wanted = (*named.on_aux, *kept)
         if wanted and not isinstance(aux, Mapping):
             raise ConstraintError(
@@ -192,7 +194,7 @@ def _joint_function(
 
 
 def _trace(
-    function: Callable[..., PyTree], x: PyTree, args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]
+    function: Callable[..., Any], x: PyTree, args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]
 ) -> tuple[Point, Array | None]:
     """The point of the joint function; where the objective is constant, its constraints stand in for it."""
     try:
@@ -331,6 +333,6 @@ def _graph_joint(
         Output(slots, np.full(slots.shape, Kind.SLOT, np.int8), np.dtype(structure.dtype)) for _, slots in own
     ]
     rows, shapes = _rows(named, outputs)
-    leaves, in_tree = jax.tree_util.tree_flatten(x0)
+    in_tree = jax.tree_util.tree_structure(x0)
     avals = structure.in_avals
     return Joint(point, rows, low, up, named, shapes, None, point.x, in_tree, avals, None, {})

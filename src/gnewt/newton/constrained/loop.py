@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._typing import Array
-from gnewt.newton.arithmetic import where
+from gnewt.newton.arithmetic import Array, where
 from gnewt.newton.constrained.barrier import Barrier, Dual, Primal, Step
 from gnewt.newton.constrained.direction import (
     NEARLY_NOTHING,

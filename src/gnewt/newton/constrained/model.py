@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Data, Maps, forward, objective
 from gnewt.kkt import Elimination, LocalModels, Prepared
-from gnewt.newton.arithmetic import is_traced, known
+from gnewt.newton.arithmetic import Array, is_traced, known
 from gnewt.newton.constrained.augment import Augmented
 from gnewt.newton.objective import Point
 from gnewt.newton.system import System, compiled
@@ -91,7 +91,7 @@ class Model:
         """Take derivatives of f + yᵀc: the gradient and the sources of K."""
         a = self.augmented
         n, m = self.size, a.num_equalities
-        xp = jnp if is_traced(values.slots, y_equal) else np
+        xp: Any = jnp if is_traced(values.slots, y_equal) else np
         slots = xp.concatenate([values.slots[:n], y_equal, values.slots[n + m :]])
         point = self.point(values.slots[:n], y_other)
         return self.system.linearize(point, slots)
@@ -113,7 +113,8 @@ class Model:
         a = self.augmented
         if a.num_equalities + a.num_inequalities == 0:
             return np.zeros(0, a.structure.dtype)
-        return known(compiled(a.structure, _row_sizes, a)(self.system.maps, self.point(x)))
+        function = a.structure.memo("row sizes", lambda: jax.jit(partial(_row_sizes, a)))
+        return known(function(self.system.maps, self.point(x)))
 
     def bare_sources(self, models: LocalModels) -> LocalModels:
         """The local models without second derivatives: for least-squares multipliers."""

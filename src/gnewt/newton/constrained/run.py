@@ -14,8 +14,7 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import StartNotice
-from gnewt._typing import Array
-from gnewt.newton.arithmetic import known, quietly
+from gnewt.newton.arithmetic import Array, known, quietly
 from gnewt.newton.constrained.augment import augment
 from gnewt.newton.constrained.barrier import Barrier, Box, Dual, Scale
 from gnewt.newton.constrained.joint import Joint

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._typing import Array
-from gnewt.newton.arithmetic import where, while_loop
+from gnewt.newton.arithmetic import Array, where, while_loop
 from gnewt.newton.constrained.barrier import Barrier, Primal, Step
 from gnewt.newton.constrained.direction import Tried, combine, penalty, solve_with, weights_of
 from gnewt.newton.constrained.globalize import Slope, judge, shortest

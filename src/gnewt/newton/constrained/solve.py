@@ -11,8 +11,9 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import OptionError, user_line
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Graph
+from gnewt.newton.arithmetic import Array
 from gnewt.newton.constrained.joint import Joint, make_joint
 from gnewt.newton.constrained.loop import Settings
 from gnewt.newton.constrained.modes import Record, State
@@ -27,7 +28,7 @@ from gnewt.newton.constrained.run import (
 from gnewt.newton.numbers import as_count, as_real
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result
-from gnewt.newton.system import OrderLike
+from gnewt.newton.system import SlotOrder
 
 _HEAD = ("step", "f", "violation", "dual", "mu", "shift", "alpha", "alpha_z", "mode")
 _WIDTHS = (5, 17, 9, 9, 8, 8, 8, 8, 0)
@@ -39,7 +40,7 @@ class ConstrainedOptions:
     """Options of `minimize` that are not about the problem."""
 
     search: Any
-    order: OrderLike
+    order: SlotOrder
     curvature: str
     engine: str
     duals: str
@@ -116,7 +117,7 @@ def _watch(joint: Joint, options: ConstrainedOptions) -> Callable[[State, Any], 
             return None
         n = len(joint.lower)
         x = joint.unravel(np.asarray(state.at.w[:n]))
-        seen = Progress(int(state.counts.step), x, float(state.at.values.f), float(record.dual), record)
+        seen = Progress(int(state.counts.step), x, float(state.at.values.f), float(record.dual), record)  # type: ignore[arg-type]
         return options.callback(seen) is True
 
     return watch
@@ -139,7 +140,7 @@ def _cells(step: int, r: Record) -> tuple[str, ...]:
 def _result(joint: Joint, solved: Solved, tol: Any) -> Result:
     state, b = solved.state, solved.barrier
     xp = jnp if isinstance(state.code, Tracer) else np
-    n, m, _ = b.sizes
+    n = b.sizes[0]
     rows = joint.rows
     sigma, d = b.scale
     y_used = state.dual.y * d / sigma
