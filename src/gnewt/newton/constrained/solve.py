@@ -13,6 +13,7 @@ from jax.core import Tracer
 from gnewt._errors import OptionError, user_line
 from gnewt._typing import Array, PyTree
 from gnewt.graph import Graph
+from gnewt.newton.arithmetic import quietly
 from gnewt.newton.constrained.joint import Joint, make_joint
 from gnewt.newton.constrained.loop import Settings
 from gnewt.newton.constrained.modes import Record, State
@@ -191,11 +192,11 @@ def _active(xp: Any, solved: Solved) -> Array:
 
 def _inside(xp: Any, joint: Joint, solved: Solved) -> tuple[Array, Array]:
     """x within its own bounds, which were relaxed on the way; and the violation of the constraints there."""
-    state = solved.state
-    n = solved.barrier.sizes[0]
+    state, b, rows = solved.state, solved.barrier, joint.rows
+    n = b.sizes[0]
     x = xp.clip(state.at.w[:n], joint.lower, joint.upper).astype(state.at.w.dtype)
-    b, rows = solved.barrier, joint.rows
-    c = state.at.c / b.scale.rows
+    with quietly():
+        c = b.rows_of(b.model.evaluate(x)) / b.scale.rows
     m = len(rows.equalities)
     lower, upper = rows.lower[rows.inequalities], rows.upper[rows.inequalities]
     worst = xp.max(xp.abs(c[:m]), initial=0.0)
