@@ -1,6 +1,6 @@
 """Constrained and bounded CUTEst problems of sif2jax as functions of one vector, and the judge of a solution.
 
-    minimise f(x),  c_E(x) = 0,  c_I(x) ≥ 0,  l ≤ x ≤ u,        L = f + yᵀc + zᵀx
+minimise f(x),  c_E(x) = 0,  c_I(x) ≥ 0,  l ≤ x ≤ u,        L = f + yᵀc + zᵀx
 """
 
 from __future__ import annotations
