@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +15,23 @@ from jaxtyping import Float
 from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Argument, Array, PyTree
 from gnewt.control.check import bad
+from gnewt.control.limited import bounds_of, make_boxed, refuse_other_limits
 from gnewt.control.problem import Given, Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.solve import Solution, switches
 from gnewt.control.tables import find_places
-from gnewt.newton import Rollout
+from gnewt.newton import Result, Rollout, minimize
+from gnewt.newton.boxed import START_PUSH, WARM_PUSH, BoxDual, run_boxed
 from gnewt.newton.causal import causal_elimination
 from gnewt.newton.loop import Task, run
 from gnewt.newton.objective import Objective
 from gnewt.newton.rollout import choose_search
 from gnewt.newton.system import system_of
+
+_TOL = 1e-8
+"""Where iterations under limits stop early."""
+_MU_LEAST = 1e-5
+"""The μ that the next step begins with is at least this: a push may free a control that was at its limit."""
 
 
 class Feedback(NamedTuple):
@@ -50,6 +58,11 @@ class MPCStep(NamedTuple):
     """K of the plan, at its end: between two steps, u + K(x - x_0) answers to newer measurements."""
     fun: Array
     grad_norm: Array
+    """‖·‖∞ of the gradient; under limits, of the Lagrangian's."""
+    violation: Array
+    """‖·‖∞ by which the plan violates limits; controls are within theirs exactly."""
+    memory: PyTree
+    """Multipliers and barrier that the next step goes on with; None without limits."""
 
 
 def mpc_step(
@@ -71,7 +84,7 @@ def mpc_step(
         x0: the present state.
         us: where to start: the `MPCStep` before, or controls, or a `control.Solution`; these two are not shifted.
         iterations: steps of the method, at most (it stops early at a solution).
-        method: as in `control.solve`.
+        method: as in `control.solve`; under limits, too.
     """
     if not isinstance(iterations, int) or iterations < 1:
         raise bad(f"iterations is {iterations!r}", "give a whole number of steps, at least 1")
@@ -83,16 +96,22 @@ def mpc_step(
                 "make a problem with fixed values for model-predictive control",
             )
         )
+    switches(method)
+    if problem.stages.limited.names and method != "newton":
+        refuse_other_limits(problem, method)
+    memory = None
     if isinstance(us, MPCStep):
-        us, feedback = us.us, us.feedback
+        us, feedback, memory = us.us, us.feedback, us.memory
     elif isinstance(us, Solution):
+        memory = memory_of(us.result, method) if us.problem.stages.limited.names else None
         us, feedback = us.us, Feedback(us.states, us.gains)
     else:
         feedback = _no_feedback(problem, us)
     key = (iterations, method)
     if key not in problem.stages.compiled:
-        problem.stages.compiled[key] = jax.jit(_program(problem, iterations, method))
-    return cast(MPCStep, problem.stages.compiled[key](problem.replace(x0=x0).given, us, feedback))
+        make = limited_program if problem.stages.limited.names else _program
+        problem.stages.compiled[key] = jax.jit(make(problem, iterations, method))
+    return cast(MPCStep, problem.stages.compiled[key](problem.replace(x0=x0).given, us, feedback, memory))
 
 
 def _program(problem: Problem, iterations: int, method: str) -> Callable[..., MPCStep]:
@@ -101,9 +120,9 @@ def _program(problem: Problem, iterations: int, method: str) -> Callable[..., MP
     policies = search if isinstance(search, Rollout) else Rollout()
     curvature = getattr(search, "curvature", "exact")
 
-    def program(given: Given, us: PyTree, feedback: Feedback) -> MPCStep:
+    def program(given: Given, us: PyTree, feedback: Feedback, memory: None) -> MPCStep:
         here = problem.with_given(given)
-        start = _follow(here, us, feedback)
+        start = follow(here, us, feedback)
         point = Objective(stages.with_states, has_aux=True).at((start, given))
         controls, states = control_slots(problem, point.structure), state_slots(problem, point.structure)
         system = system_of(point, stage_order(problem, point.structure), curvature)
@@ -115,31 +134,128 @@ def _program(problem: Problem, iterations: int, method: str) -> Callable[..., MP
         places = find_places(sweep.walk.input_steps, controls, states)
         gains = places.read("gains", [swept.gain for swept, _ in found])
         gains = jnp.where(safe, gains, 0.0)
-        carries = here.carries(plan)
-        flat = jax.vmap(lambda c: ravel_pytree(c)[0])(carries)
-        return MPCStep(
-            u=jax.tree.map(lambda a: a[0], plan),
-            us=jax.tree.map(lambda a: jnp.concatenate([a[1:], a[-1:]]), plan),
-            feedback=Feedback(flat[1:], jnp.concatenate([gains[1:], gains[-1:]])),
-            plan=plan,
-            xs=carries["x"],
-            gains=gains,
-            fun=last.models.value,
-            grad_norm=jnp.max(jnp.abs(task.gradient(last.models)), initial=0.0),
-        )
+        size = jnp.max(jnp.abs(task.gradient(last.models)), initial=0.0)
+        return planned(here, plan, gains, (last.models.value, size, 0 * size), None)
 
     return program
 
 
-def _follow(problem: Problem, us: PyTree, feedback: Feedback) -> PyTree:
-    """Controls of the closed loop from x0, or the given ones where these cost less."""
+def limited_program(problem: Problem, iterations: int, method: str) -> Callable[..., MPCStep]:
+    """One step under limits: the same, with multipliers and the barrier that the last step left."""
+    duals, back_substitution = switches(method)
+
+    def program(given: Given, us: PyTree, feedback: Feedback, memory: PyTree) -> MPCStep:
+        here = problem.with_given(given)
+        start = follow(here, us, feedback, bounds_of(here, us))
+        if method == "newton":
+            return _newton_step(here, start, memory, iterations)
+        rollout = choose_search(None, duals, back_substitution)
+        assert isinstance(rollout, Rollout)
+        return _boxed_step(here, start, memory, rollout, iterations)
+
+    return program
+
+
+class BoxMemory(NamedTuple):
+    """What a step under limits of the controls leaves to the next: in the form of the controls."""
+
+    lower: PyTree
+    upper: PyTree
+    mu: Array | None
+
+
+def memory_of(result: Result[PyTree], method: str) -> PyTree:
+    """What a solution leaves to a step."""
+    if method == "newton":
+        return dataclasses.replace(result, history=())
+    z = result.bound_multipliers
+    return BoxMemory(jax.tree.map(lambda v: jnp.maximum(-v, 0), z), jax.tree.map(lambda v: jnp.maximum(v, 0), z), None)
+
+
+def _boxed_step(here: Problem, start: PyTree, memory: PyTree, rollout: Rollout, iterations: int) -> MPCStep:
+    boxed = make_boxed(here, start, rollout)
+    structure = boxed.task.system.structure
+    dual, mu = None, None
+    if isinstance(memory, BoxMemory):
+        dual, mu = BoxDual(_flat(memory.lower), _flat(memory.upper)), memory.mu
+    x = boxed.box.inside(boxed.task.point.x, START_PUSH if dual is None else WARM_PUSH)
+    last, _ = run_boxed(boxed, boxed.begin(x, _TOL, dual, mu), iterations)
+    plan = structure.unravel(last.models.slots[: boxed.task.size])
+    found, safe = rollout.policies(boxed.task, boxed.sweep, boxed.patched(last))
+    controls, states = control_slots(here, structure), state_slots(here, structure)
+    places = find_places(boxed.sweep.walk.input_steps, controls, states)
+    gains = jnp.where(safe, places.read("gains", [swept.gain for swept, _ in found]), 0.0)
+    left = BoxMemory(*(shifted(structure.unravel(z)) for z in last.dual), jnp.maximum(last.mu, _MU_LEAST))
+    size = boxed.errors(last, 0.0)[0]
+    return planned(here, plan, gains, (last.models.value, size, 0 * size), left)
+
+
+def _newton_step(here: Problem, start: PyTree, memory: PyTree, iterations: int) -> MPCStep:
+    stages = here.stages
+    begin = dataclasses.replace(memory, x=start) if isinstance(memory, Result) else start
+    result = minimize(
+        stages.with_rows,
+        begin,
+        (here.given,),
+        has_aux=True,
+        bounds=bounds_of(here, start),
+        constraints=stages.limited.constraints(here.given["limits"]),
+        tol=_TOL,
+        max_steps=iterations,
+        check=False,
+    )
+    gains = Solution(here, result, "newton", False, None).gains
+    left = dataclasses.replace(result, x=shifted(result.x), history=())
+    return planned(here, result.x, gains, (result.fun, result.grad_norm, result.violation), left)
+
+
+def planned(
+    here: Problem, plan: PyTree, gains: Array, measured: tuple[Any, Any, Any], memory: PyTree
+) -> MPCStep:
+    """The outcome of a step."""
+    carries = here.carries(plan)
+    flat = jax.vmap(lambda c: ravel_pytree(c)[0])(carries)
+    fun, size, violation = (jnp.asarray(v) for v in measured)
+    return MPCStep(
+        u=jax.tree.map(lambda a: a[0], plan),
+        us=shifted(plan),
+        feedback=Feedback(flat[1:], jnp.concatenate([gains[1:], gains[-1:]])),
+        plan=plan,
+        xs=carries["x"],
+        gains=gains,
+        fun=fun,
+        grad_norm=size,
+        violation=violation,
+        memory=memory,
+    )
+
+
+def shifted(rows: PyTree) -> PyTree:
+    """Rows of a plan, one stage later; the last one is repeated."""
+    return jax.tree.map(lambda a: jnp.concatenate([a[1:], a[-1:]]), rows)
+
+
+def _flat(rows: PyTree) -> Array:
+    return jnp.concatenate([jnp.ravel(a) for a in jax.tree.leaves(rows)])
+
+
+def follow(
+    problem: Problem, us: PyTree, feedback: Feedback, bounds: tuple[PyTree, PyTree] | None = None
+) -> PyTree:
+    """Controls of the closed loop from x0, within their limits, or the given ones where these cost less."""
     flat = jax.vmap(lambda u: ravel_pytree(u)[0])(us)
     unravel = ravel_pytree(jax.tree.map(lambda a: a[0], us))[1]
+
+    whole = jnp.full_like(flat, jnp.inf)
+    lower, upper = (-whole, whole) if bounds is None else (
+        jax.vmap(lambda u: ravel_pytree(u)[0])(jax.tree.map(jnp.asarray, side)) for side in bounds
+    )
 
     def simulate(closed: Array) -> tuple[PyTree, Array]:
         def policy(t: Array, x: PyTree) -> PyTree:
             away = ravel_pytree(x)[0] - feedback.states[t]
-            return unravel(flat[t] + closed * (feedback.gains[t] @ away))
+            u = flat[t] + closed * (feedback.gains[t] @ away)
+            return unravel(jnp.clip(u, lower[t], upper[t]))
 
         return problem.simulate(policy)[1:]
 

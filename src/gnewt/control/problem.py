@@ -17,10 +17,8 @@ from jax.flatten_util import ravel_pytree
 
 from gnewt._typing import Argument, Array, PyTree
 from gnewt.control.check import bad, bind, floats, like, next_state, past, rows, scalar, strong
+from gnewt.control.limits import FINAL_NAMES, STAGE_NAMES, Limited, read_limits, replaced_limits
 
-STAGE_NAMES = ("t", "dt", "params", "data", "past_x", "past_u")
-"""Further arguments of dynamics and stage cost, recognised by name."""
-FINAL_NAMES = ("t", "dt", "params", "past_x", "past_u")
 DECISIONS = ("params", "final_time")
 """What `optimize` may name."""
 
@@ -38,6 +36,8 @@ class Given(TypedDict):
     data: PyTree
     params: PyTree
     final_time: Array | float | None
+    limits: dict[str, PyTree]
+    """(lower, upper) by the names of `Limited.names`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -49,7 +49,9 @@ class Stages:
     final_cost: Argument[Callable[..., Array]]
     horizon: int
     optimize: tuple[str, ...]
-    compiled: dict[tuple[int, str], Callable[..., PyTree]] = dataclasses.field(default_factory=dict)
+    """What is decided on besides the controls; `x0` where the motion is periodic."""
+    limited: Limited = Limited()
+    compiled: dict[tuple[object, ...], Callable[..., PyTree]] = dataclasses.field(default_factory=dict)
     """Functions compiled for this problem."""
 
     @cached_property
@@ -69,7 +71,10 @@ class Stages:
         if not self.optimize:
             return decision, given
         decided = cast(dict[str, PyTree], decision)
-        return decided["us"], cast(Given, {**given, **{name: decided[name] for name in self.optimize}})
+        found = {name: decided[name] for name in self.optimize if name != "x0"}
+        if "x0" in self.optimize:
+            found["start"] = {**given["start"], "x": decided["x0"]}
+        return decided["us"], cast(Given, {**given, **found})
 
     def advance(self, carry: Carry, u: PyTree, stage: Stage, given: Given) -> Carry:
         """The carry (x and its memory) one stage later."""
@@ -94,19 +99,35 @@ class Stages:
         are only ever added to apart: tracing would make one long sum of them, to which no control could listen.
         """
 
-        def objective(decision: PyTree, given: Given) -> tuple[Array, dict[str, PyTree]]:
-            us, given = self.split(decision, given)
+        return lambda decision, given: self._run(decision, given, False)
 
-            def stage(
-                carry: Carry, xs: tuple[PyTree, Stage]
-            ) -> tuple[Carry, tuple[Array | float | int, Carry]]:
-                u, at = xs
-                return self.advance(carry, u, at, given), (self.cost(carry, u, at, given), carry)
+    @cached_property
+    def with_rows(self) -> Callable[[PyTree, Given], tuple[Array, dict[str, PyTree]]]:
+        """The same, with everything that is limited among the auxiliary data, by its name."""
+        return lambda decision, given: self._run(decision, given, True)
 
-            last, (costs, states) = jax.lax.scan(stage, given["start"], (us, self.stages(given)))
-            return jnp.sum(costs) + self.last_cost(last, given), {"states": states}
+    def _run(
+        self, decision: PyTree, given: Given, with_rows: bool
+    ) -> tuple[Array, dict[str, PyTree]]:
+        us, given = self.split(decision, given)
+        limited = self.limited
 
-        return objective
+        def stage(
+            carry: Carry, xs: tuple[PyTree, Stage]
+        ) -> tuple[Carry, tuple[Array | float | int, Carry, PyTree]]:
+            u, at = xs
+            extras = self._extras(carry, at, given)
+            rows = limited.stage_rows(carry["x"], u, extras) if with_rows else {}
+            after = self.advance(carry, u, at, given)
+            if with_rows and "state_limits" in limited.names:
+                rows["state_limits"] = after["x"]
+            return after, (self.cost(carry, u, at, given), carry, rows)
+
+        last, (costs, states, rows) = jax.lax.scan(stage, given["start"], (us, self.stages(given)))
+        if with_rows:
+            extras = self._extras(last, (self.horizon, None), given)
+            rows |= limited.final_rows(given["start"]["x"], last["x"], extras)
+        return jnp.sum(costs) + self.last_cost(last, given), {"states": states, **rows}
 
     @cached_property
     def objective(self) -> Callable[[PyTree, Given], Array]:
@@ -179,6 +200,13 @@ class Problem:
         optimize: further decision variables: `"params"`, `"final_time"`; the values given are where they start.
         history: `(past_states, past_controls)` for dynamics of higher order and for delays: pytrees with a leading axis, newest
             last, or None.
+        control_limits: (lower, upper) on u: numbers or pytrees in the form of a control, None and ±inf for no limit. Leaves
+            may have a leading axis `horizon`.
+        state_limits: the same for the states x_1 … x_T.
+        stage_constraints: one, a list or a dict of `gnewt.between(fn, lower, upper)` and `gnewt.equal(fn, target)` with
+            functions `fn(x, u, ...)` that take what `stage_cost` takes and return any pytree.
+        final_constraint: the same with `fn(x, ...)`, which takes what `final_cost` takes.
+        periodic: x_T = x_0, and x_0 is free; `x0` is where it starts.
 
     Beyond x and u the functions get what they name among their arguments: `t` (the stage number; the time if there is a final time),
     `dt`, `params`, `data` (the row of this stage), `past_x` and `past_u` (`past_x[-1]` is the state before x). The final cost has
@@ -201,6 +229,11 @@ class Problem:
         final_time: Array | float | int | None = None,
         optimize: Sequence[str] | str = (),
         history: tuple[PyTree, PyTree] | None = None,
+        control_limits: Argument[object] = None,
+        state_limits: Argument[object] = None,
+        stage_constraints: Argument[object] = None,
+        final_constraint: Argument[object] = None,
+        periodic: bool = False,
     ) -> None:
         names = (optimize,) if isinstance(optimize, str) else tuple(optimize)
         if isinstance(horizon, bool) or not isinstance(horizon, int | np.integer) or horizon < 1:
@@ -210,18 +243,29 @@ class Problem:
                 raise bad(f"optimize names {name!r}", f"use names in {', '.join(DECISIONS)}")
             if {"params": params, "final_time": final_time}[name] is None:
                 raise bad(f"{name} is to be optimised, but not given", f"give {name}=, where it starts")
+        if periodic:
+            if history is not None:
+                raise bad(
+                    "a periodic problem with a history: the past would have to repeat itself, too",
+                    "make the past part of the state, or ask for x_T = x_0 by final_constraint",
+                )
+            names += ("x0",)
         past_x, past_u = history if history is not None else (None, None)
         start: Carry = {"x": floats(x0, "x0")}
         if past_x is not None:
             start["past_x"] = past(past_x, "past_states", start["x"])
         if past_u is not None:
             start["past_u"] = past(past_u, "past_controls", None)
-        self.stages: Stages = Stages(dynamics, stage_cost, final_cost, int(horizon), names)
+        limited, limits = read_limits(
+            control_limits, state_limits, stage_constraints, final_constraint, start["x"], int(horizon), periodic
+        )
+        self.stages: Stages = Stages(dynamics, stage_cost, final_cost, int(horizon), names, limited)
         self.given: Given = {
             "start": start,
             "data": rows(data, int(horizon), "data"),
             "params": floats(params, "params") if "params" in names else jax.tree.map(strong, params),
             "final_time": None if final_time is None else floats(final_time, "final_time"),
+            "limits": limits,
         }
         self.stages.check()
 
@@ -238,15 +282,25 @@ class Problem:
         return self.stages.objective(decision, self.given)
 
     def replace(self, **numbers: PyTree) -> Problem:
-        """Other numbers in the same problem: x0, data, params, final_time. Nothing is traced or compiled anew."""
+        """Other numbers in the same problem: x0, data, params, final_time, and limits in the form in which they were given.
+
+        Nothing is traced or compiled anew; on the host, a limit that was infinite and is no more, or a pair that was equal and
+        is no more, makes a new plan. Limits of a constraint are given as (lower, upper), or as the target.
+        """
         given = self.given.copy()
         for name, value in numbers.items():
             if name == "x0":
                 given["start"] = given["start"] | {"x": like(value, self.x0, "x0")}
             elif name in ("data", "params", "final_time"):
                 given = cast(Given, {**given, name: like(value, given[name], name)})
+            elif name in ("control_limits", "state_limits", "stage_constraints", "final_constraint"):
+                limits = replaced_limits(self.stages.limited, given["limits"], name, value, self.horizon)
+                given = cast(Given, {**given, "limits": limits})
             else:
-                raise bad(f"a problem has no {name!r} to replace", "replace x0, data, params or final_time")
+                raise bad(
+                    f"a problem has no {name!r} to replace",
+                    "replace x0, data, params, final_time, control_limits, state_limits, stage_constraints or final_constraint",
+                )
         return self.with_given(given)
 
     def with_given(self, given: Given) -> Problem:
@@ -265,7 +319,8 @@ class Problem:
         us = rows(us, self.horizon, "us", real=True)
         if not self.stages.optimize:
             return us
-        return {"us": us} | {name: self.given[name] for name in self.stages.optimize}
+        free = {"x0": self.x0} | {name: self.given[name] for name in DECISIONS}
+        return {"us": us} | {name: free[name] for name in self.stages.optimize}
 
     def rollout(self, decision: PyTree) -> PyTree:
         """States x_0 … x_T: leaves [horizon + 1, ...]."""

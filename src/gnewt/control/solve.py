@@ -19,6 +19,7 @@ from gnewt._errors import PlanError, explain_error
 from gnewt._typing import Argument, Array, PyTree
 from gnewt.control.check import bad
 from gnewt.control.diagnose import name_nonfinite, naming_constants
+from gnewt.control.limited import active_bounds, bounds_of, condense, refuse_other_limits, solve_boxed
 from gnewt.control.problem import Carry, Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.tables import find_places
@@ -27,7 +28,9 @@ from gnewt.newton.arithmetic import known
 from gnewt.newton.loop import Search
 from gnewt.newton.numbers import Count, Real, RealLike, as_count, as_real, is_known, show
 from gnewt.newton.objective import Objective
+from gnewt.newton.options import check_limits, check_tolerance
 from gnewt.newton.policy import RuleGroup, make_policy
+from gnewt.newton.rollout import choose_search
 from gnewt.newton.system import OrderLike, System, system_of
 
 METHODS = {
@@ -56,8 +59,11 @@ def solve(
 ) -> Solution:
     """Solve an optimal control problem. Works on the host, inside `jit` and under `vmap`.
 
+    Under limits, `newton` takes every constraint, by the interior point of `gnewt.minimize`; the other methods take limits of
+    the controls, by a barrier around their rollouts, and every iterate stays strictly inside of them.
+
     Args:
-        us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it.
+        us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it (with its multipliers).
         method: `"nonlinear-newton"` (adjoint duals, nonlinear back-substitution), `"newton"` (the same with linear
             back-substitution: stagewise Newton), `"ddp"` (duals of the value function) or `"ilqr"` (no duals).
         tol, max_steps: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start), or after so many steps.
@@ -74,6 +80,9 @@ def solve(
     if square_root and search is None:
         search = Rollout(duals, square_root=True)
     start = us.result if isinstance(us, Solution) else problem.decision(us)
+    if problem.stages.limited.names:
+        watch = (verbose, callback, time_limit)
+        return _solve_limited(problem, us, method, (tol, max_steps), search, square_root, order, watch, check)
     with naming_constants(problem):
         point = _objective(problem).at((start.x if isinstance(start, Result) else start, problem.given))
     order = stage_order(problem, point.structure) if isinstance(order, str) and order == "stages" else order
@@ -99,6 +108,51 @@ def solve(
     else:
         system = None if result.factor is None else result.factor.system
     return Solution(problem, name_nonfinite(problem, result), method, square_root, system)
+
+
+def _solve_limited(
+    problem: Problem,
+    us: PyTree,
+    method: str,
+    limits: tuple[RealLike, int],
+    search: Search | None,
+    square_root: bool,
+    order: OrderLike,
+    watch: tuple[bool, Callable[[Progress[PyTree]], object] | None, float],
+    check: bool,
+) -> Solution:
+    """Solve under limits: by the interior point, or by a barrier around rollouts."""
+    stages, (tol, max_steps) = problem.stages, limits
+    start = us.result if isinstance(us, Solution) else problem.decision(us)
+    if method == "newton":
+        decision = start.x if isinstance(start, Result) else start
+        verbose, callback, time_limit = watch
+        with naming_constants(problem):
+            result = minimize(
+                stages.with_rows,
+                start,
+                (problem.given,),
+                has_aux=True,
+                bounds=bounds_of(problem, decision),
+                constraints=stages.limited.constraints(problem.given["limits"]),
+                search=search,
+                tol=tol,
+                max_steps=max_steps,
+                order="auto" if isinstance(order, str) and order == "stages" else order,
+                verbose=verbose,
+                callback=callback,
+                time_limit=time_limit,
+                check=check,
+            )
+        return Solution(problem, name_nonfinite(problem, result), method, square_root, None)
+    refuse_other_limits(problem, method)
+    duals, back_substitution = switches(method)
+    rollout = choose_search(search, duals, back_substitution)
+    assert isinstance(rollout, Rollout)
+    checked = check_tolerance(tol), check_limits(max_steps, watch[2], watch[1])
+    with naming_constants(problem):
+        result, _ = solve_boxed(problem, start, rollout, order, checked, watch)
+    return Solution(problem, name_nonfinite(problem, result), method, square_root, None)
 
 
 def _refuse_other(problem: object) -> None:
@@ -192,6 +246,38 @@ class Solution:
     def message(self) -> str:
         return self.result.message
 
+    # Limits
+
+    @property
+    def multipliers(self) -> dict[str, PyTree]:
+        """y of L = f + yᵀc by the names of the limits, in the form in which they were given: positive at an upper limit,
+        negative at a lower one. `control_limits` are in the form of the controls, `state_limits` have a row for each of
+        x_1 … x_T."""
+        result, limited = self.result, self.problem.stages.limited
+        if not limited.names:
+            return {}
+        found = dict(result.multipliers or {})
+        found["control_limits"] = self._of_controls(result.bound_multipliers)
+        return limited.nested({name: found[name] for name in limited.names})
+
+    @property
+    def active(self) -> dict[str, PyTree]:
+        """Which limits hold with equality and have a multiplier; in the form of `multipliers`."""
+        result, limited = self.result, self.problem.stages.limited
+        if not limited.names:
+            return {}
+        found = dict(result.active or {})
+        found["control_limits"] = self._of_controls(active_bounds(self.problem, result))
+        return limited.nested({name: found[name] for name in limited.names})
+
+    def _of_controls(self, decision: PyTree) -> PyTree:
+        return self.problem.stages.split(decision, self.problem.given)[0]
+
+    @property
+    def violation(self) -> Real:
+        """‖·‖∞ by which limits are violated; 0 without any."""
+        return as_real(self.result.violation)
+
     # Policies
 
     @property
@@ -207,11 +293,17 @@ class Solution:
     def factor_policy(self) -> Policy:
         """The policy over slots, as the elimination gives it."""
         factor, system = self.result.factor, self.system
+        duals = METHODS[self.method][0]
+        if self.problem.stages.limited.names:
+            with self._now():
+                curvature = "gauss_newton" if duals != "adjoint" else "exact"
+                found = condense(self.problem, self.result, curvature)
+                models = found.system.linearize(found.point)
+                return make_policy(found.system, found.point.data, models, 0.0, duals, self.square_root)
         if system is None:
             raise PlanError(
                 explain_error("there is no policy: the start was not finite", remedy="see `message`")
             )
-        duals = METHODS[self.method][0]
         with self._now():
             if factor is not None:
                 data, models = factor.point.data, factor.models
@@ -245,6 +337,7 @@ class Solution:
         stage[controls] = np.arange(len(controls))[:, None]
         shared = np.ones(structure.num_slots + 1, bool)
         shared[states[states >= 0]] = False
+        shared[: structure.num_inputs] = True
         shared[controls] = False
         for f in structure.nodes:
             family = structure.families[f]

@@ -112,8 +112,9 @@ def minimize(
         check: compare a new structure with JAX's derivatives of the function, once.
     """
     if is_constrained(target, bounds, constraints, lifted):
+        slots = Objective(target, 0, has_aux).slots(order)
         options = ConstrainedOptions(
-            search, order, curvature, engine, duals, back_substitution, verbose, callback, time_limit, check
+            search, slots, curvature, engine, duals, back_substitution, verbose, callback, time_limit, check
         )
         given = (bounds, constraints, lifted, has_aux)
         limits = check_tolerance(tol), check_limits(max_steps, time_limit, callback)

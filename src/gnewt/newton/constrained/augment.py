@@ -18,8 +18,8 @@ import dataclasses
 import jax
 import numpy as np
 
-from gnewt._typing import Array
 from gnewt.graph import Data, Family, Structure
+from gnewt.newton.arithmetic import Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

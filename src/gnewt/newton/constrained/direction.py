@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._typing import Array
 from gnewt.kkt import SINGULAR
-from gnewt.newton.arithmetic import while_loop
+from gnewt.newton.arithmetic import Array, while_loop
 from gnewt.newton.constrained.barrier import Barrier, Step, Weights
 from gnewt.newton.constrained.model import is_right
 from gnewt.newton.constrained.modes import Mode, State
@@ -66,13 +65,15 @@ def weights_of(b: Barrier, st: State, delta_c: Array) -> Weights:
 def columns(b: Barrier, st: State, weights: Weights, residual: Array) -> tuple[Array, Array]:
     """Right-hand sides: for μ = 0, and per unit of μ. [n + m_I, 2] and [m, 2]."""
     xp = _space(st.at.w)
-    m = b.sizes[1]
-    gradient = xp.concatenate([st.gradient, -st.dual.y[m:]])
+    gradient = b.join(st.gradient, b.on_slacks(st.dual.y))
     gradient = gradient + weights.proximal * (st.at.w - st.anchor.w)
     fits = st.mode == Mode.MULTIPLIERS
     gradient = xp.where(fits, gradient - st.dual.lower + st.dual.upper, gradient)
     # In restoration y = ρ·r_c solves the rows; for multipliers no row moves.
-    residual = xp.where(st.mode == Mode.NORMAL, residual, 0.0)
+    # Gaps of a lifted graph close in restoration, too.
+    gaps = np.arange(len(residual)) >= b.num_rows
+    moves = (st.mode == Mode.NORMAL) | ((st.mode == Mode.RESTORE) & gaps)
+    residual = xp.where(moves, residual, 0.0)
     centre = xp.where(fits, 0.0, b.centering(st.at.w))
     return xp.stack([gradient, centre], 1), xp.stack([residual, 0 * residual], 1)
 
@@ -119,7 +120,8 @@ def find_direction(b: Barrier, st: State) -> Tried:
         return ~t.is_right & (t.tries < 64) & (t.delta <= _MOST)
 
     n, m, k = b.sizes
-    empty = xp.zeros((n + k, 2), st.at.w.dtype), xp.zeros((m + k, 2), st.at.w.dtype)
+    more = b.model.num_lifted
+    empty = xp.zeros((n + k + more, 2), st.at.w.dtype), xp.zeros((m + k + more, 2), st.at.w.dtype)
     no = st.mode < 0
     none = Step(empty[0], empty[1], empty[0], empty[0], empty[1])
     begin = Tried(none, zero, zero, no, st.counts.step * 0, no)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._typing import Array
+from gnewt.newton.arithmetic import Array
 
 SIZE = 64
 """Entries that a filter holds; the oldest is overwritten."""

@@ -12,9 +12,11 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import ConstantError, ConstraintError, user_line
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Graph, Kind, Output, Structure
+from gnewt.newton.arithmetic import Array
 from gnewt.newton.constrained.forms import Constraint, Named, read_bounds, read_constraints, spread_limit
+from gnewt.newton.constrained.lifted import LiftedStart
 from gnewt.newton.objective import Objective, Point
 
 
@@ -63,6 +65,10 @@ class Joint:
     """The value of an objective that does not depend on x."""
     outputs: PyTree
     """Slots of all kept auxiliary data, by name."""
+    kept: Callable[[], PyTree] | None = None
+    """Evaluates the kept auxiliary data at the start: for those of its numbers that do not depend on x."""
+    lifted: LiftedStart | None = None
+    """First values of the nodes of a lifted graph."""
 
     def unravel(self, x: Array) -> PyTree:
         """Turn a vector of free variables into the form of x."""
@@ -117,22 +123,22 @@ def make_joint(
     bounds: Any,
     constraints: Any,
     has_aux: bool,
-    kept: Sequence[str] = (),
+    kept: Sequence[Any] | None = (),
 ) -> Joint:
     """Trace the objective and all constraints together, and read their limits.
 
     Args:
-        kept: names of further auxiliary entries that must be slots.
+        kept: names of further auxiliary entries that must be slots; of a graph its vertices. None for all real entries.
     """
     lower, upper = read_bounds(bounds, x0)
     if isinstance(target, Graph | Structure):
         from_graph = _own_constraints(target) if isinstance(target, Graph) else []
-        return _graph_joint(target, x0, lower, upper, constraints, from_graph)
+        joint = _graph_joint(target, x0, lower, upper, constraints, from_graph)
+        return dataclasses.replace(joint, outputs=_vertices(target, kept or ()))
     named = read_constraints(constraints)
-    if (named.on_aux or kept) and not has_aux:
-        what = "constraints on auxiliary entries" if named.on_aux else "lifted entries"
+    if named.on_aux and not has_aux:
         raise ConstraintError(
-            f"{what} ({', '.join(map(repr, (*named.on_aux, *kept)))}) need has_aux=True",
+            f"constraints on auxiliary entries ({', '.join(map(repr, named.on_aux))}) need has_aux=True",
             user_line(),
             "return (value, {name: ...}) from the objective, and use has_aux=True",
         )
@@ -157,19 +163,23 @@ def make_joint(
             return function(shell.shaped(full), *more, **named_args)
 
         point, constant = _trace(of_free, jnp.asarray(whole[free]), (jnp.asarray(whole), *args), kwargs)
-    outputs = point.structure.outputs
+    outputs: Any = point.structure.outputs
     rows, shapes = _rows(named, outputs["constraints"])
-    return Joint(point, rows, low, up, named, shapes, free, whole, in_tree, avals, constant, outputs["kept"])
+    found = outputs["kept"]
+    joint = Joint(point, rows, low, up, named, shapes, free, whole, in_tree, avals, constant, found)
+    return dataclasses.replace(joint, kept=lambda: function(x0, *args, **kwargs)[1]["kept"])
 
 
 def _joint_function(
-    target: Callable[..., PyTree], named: Named, has_aux: bool, kept: Sequence[str]
+    target: Callable[..., Any], named: Named, has_aux: bool, kept: Sequence[Any] | None
 ) -> Callable[..., PyTree]:
     """x ↦ (f, {"constraints": [...], "kept": {...}})."""
 
     def joint(x: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
-        value, aux = target(x, *args, **kwargs) if has_aux else (target(x, *args, **kwargs), None)
-        wanted = (*named.on_aux, *kept)
+        found: Any = target(x, *args, **kwargs)
+        value, aux = found if has_aux else (found, {})
+        names = _real_entries(aux) if kept is None else kept
+        wanted = (*named.on_aux, *names)
         if wanted and not isinstance(aux, Mapping):
             raise ConstraintError(
                 f"the auxiliary data is a {type(aux).__name__}, and {wanted[0]!r} names an entry of it",
@@ -184,15 +194,35 @@ def _joint_function(
                     f"use one of {', '.join(map(repr, aux)) or 'no names at all'}",
                 )
         parts = [aux[c.fn] if isinstance(c.fn, str) else c.fn(x, *args, **kwargs) for c in named.items]
-        return value, {"constraints": parts, "kept": {name: aux[name] for name in kept}}
+        return value, {"constraints": parts, "kept": {name: aux[name] for name in names}}
 
     joint.__name__ = getattr(target, "__name__", "the objective")
     joint.__wrapped__ = target  # type: ignore[attr-defined]
     return joint
 
 
+def _real_entries(aux: PyTree) -> tuple[Any, ...]:
+    """Names of the entries of the auxiliary data that hold real numbers only."""
+    if not isinstance(aux, Mapping):
+        return ()
+
+    def is_real(entry: PyTree) -> bool:
+        leaves = jax.tree_util.tree_leaves(entry)
+        return bool(leaves) and all(jnp.issubdtype(jnp.result_type(v), jnp.floating) for v in leaves)
+
+    return tuple(name for name, entry in aux.items() if is_real(entry))
+
+
+def _vertices(target: Graph | Structure, kept: Sequence[Any]) -> dict[Any, Output]:
+    """Slots of vertices of a graph."""
+    if not isinstance(target, Graph):
+        return {}
+    slots = {handle: target.slots(handle) for handle in kept}
+    return {h: Output(s, np.full(s.shape, Kind.SLOT, np.int8), np.dtype(h.dtype)) for h, s in slots.items()}
+
+
 def _trace(
-    function: Callable[..., PyTree], x: PyTree, args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]
+    function: Callable[..., Any], x: PyTree, args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]
 ) -> tuple[Point, Array | None]:
     """The point of the joint function; where the objective is constant, its constraints stand in for it."""
     try:
@@ -331,6 +361,6 @@ def _graph_joint(
         Output(slots, np.full(slots.shape, Kind.SLOT, np.int8), np.dtype(structure.dtype)) for _, slots in own
     ]
     rows, shapes = _rows(named, outputs)
-    leaves, in_tree = jax.tree_util.tree_flatten(x0)
+    in_tree = jax.tree_util.tree_structure(x0)
     avals = structure.in_avals
     return Joint(point, rows, low, up, named, shapes, None, point.x, in_tree, avals, None, {})

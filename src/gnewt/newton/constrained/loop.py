@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._typing import Array
-from gnewt.newton.arithmetic import where
+from gnewt.newton.arithmetic import Array, where
 from gnewt.newton.constrained.barrier import Barrier, Dual, Primal, Step
 from gnewt.newton.constrained.direction import (
     NEARLY_NOTHING,
@@ -210,6 +209,9 @@ def _settle(
     penalised = rho * b.residual(point)
     inside = enters | (restores & ~(failed))
     y = xp.where(fits, fitted, xp.where(inside, penalised, dual.y))
+    # Multipliers of lifted nodes are carried; restoration begins without.
+    carried = xp.where(fits, fitted, xp.where(enters, 0.0, dual.y))
+    y = xp.where(np.arange(len(y)) < b.num_rows, y, carried)
     mode = xp.where(enters | restores, int(Mode.RESTORE), int(Mode.NORMAL))
     # Restoration ends where the violation has fallen and the filter takes the point.
     theta = violation(b, point)
@@ -341,7 +343,7 @@ def _ending(b: Barrier, settings: Settings, st: State, failed: Array, stuck: Arr
     restores = st.mode == Mode.RESTORE
     # A stationary point of the violation: the gradient ρJᵀr, projected onto the limits, vanishes.
     xw = b.sizes[0]
-    push = xp.concatenate([st.gradient, -st.dual.y[b.sizes[1] :]])
+    push = b.join(st.gradient, b.on_slacks(st.dual.y))
     projected = xp.clip(st.at.w - push, b.box.lower, b.box.upper) - st.at.w
     scale = xp.maximum(1.0, xp.max(xp.abs(st.dual.y), initial=0.0))
     infeasible = restores & (xp.max(xp.abs(projected), initial=0.0) <= 1e-6 * scale) & (plain > 1e-6)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from gnewt._typing import Array
 from gnewt.kkt import LocalModels
+from gnewt.newton.arithmetic import Array
 from gnewt.newton.constrained.barrier import Dual, Primal
 from gnewt.newton.constrained.globalize import Filter
 

@@ -14,13 +14,13 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import StartNotice
-from gnewt._typing import Array
-from gnewt.newton.arithmetic import known, quietly
+from gnewt.newton.arithmetic import Array, known, quietly
 from gnewt.newton.constrained.augment import augment
 from gnewt.newton.constrained.barrier import Barrier, Box, Dual, Scale
 from gnewt.newton.constrained.joint import Joint
+from gnewt.newton.constrained.lifted import make_lift, place_nodes
 from gnewt.newton.constrained.loop import Settings, advance, begin
-from gnewt.newton.constrained.model import Model
+from gnewt.newton.constrained.model import Model, Values
 from gnewt.newton.constrained.modes import Record, State
 from gnewt.newton.objective import Point
 from gnewt.newton.statuses import Status
@@ -62,7 +62,8 @@ def make_model(joint: Joint, order: SlotOrder, curvature: str, engine: str) -> M
     if joint.constant is not None:
         families = joint.point.structure.families
         columns = tuple(c for c, f in zip(columns, families, strict=True) if not f.is_loss)
-    return Model(a, system, columns, joint.constant)
+    lift = None if joint.lifted is None else make_lift(a.structure, joint.lifted.is_slot)
+    return Model(a, system, columns, joint.constant, lift)
 
 
 def make_box(joint: Joint, rows_scale: Array, relax: float) -> Box:
@@ -76,8 +77,9 @@ def make_box(joint: Joint, rows_scale: Array, relax: float) -> Box:
     e, i = rows.equalities, rows.inequalities
     dtype = joint.point.structure.dtype
     unit = xp.concatenate([np.ones(len(joint.lower), dtype), rows_scale[len(e) :]])
-    lower = xp.concatenate([joint.lower, rows.lower[i]]).astype(dtype)
-    upper = xp.concatenate([joint.upper, rows.upper[i]]).astype(dtype)
+    free = np.full(len(unit) - len(joint.lower) - len(i), np.inf)  # lifted nodes
+    lower = xp.concatenate([joint.lower, rows.lower[i], -free]).astype(dtype)
+    upper = xp.concatenate([joint.upper, rows.upper[i], free]).astype(dtype)
     has_lower, has_upper = xp.isfinite(lower), xp.isfinite(upper)
 
     def margin(limit: Array) -> Array:
@@ -100,14 +102,14 @@ def push_inside(w: Array, box: Box, push: Array, share: Array) -> Array:
     return xp.where(box.has_upper, xp.minimum(inside, box.upper - up), inside)
 
 
-def first_scale(model: Model, x: Array) -> Scale:
+def first_scale(model: Model, x: Array, values: Values) -> Scale:
     """Scale f and every row so that their first gradients are moderate."""
     xp = jnp if isinstance(x, Tracer) else np
     a = model.augmented
-    values = model.evaluate(x)
-    zeros = np.zeros(a.num_equalities, x.dtype), np.zeros(a.num_inequalities, x.dtype)
+    zeros = [np.zeros(size, x.dtype) for size in (a.num_equalities, a.num_inequalities, model.num_lifted)]
     models = model.linearize(values, *zeros)
-    size = xp.max(xp.abs(xp.asarray(known(models.duals))[: a.size]), initial=0.0)
+    read = a.size if model.lift is None else None  # a lifted objective has a gradient at every slot
+    size = xp.max(xp.abs(xp.asarray(known(models.duals))[:read]), initial=0.0)
     sizes = model.row_sizes(x)
 
     def of(size: Array) -> Array:
@@ -123,16 +125,22 @@ def prepare(joint: Joint, model: Model, x: Array, warm: Any = None) -> tuple[Bar
     n = model.size
     rows = joint.rows
     relax = _RELAX if joint.point.structure.eps < 1e-12 else 1e-4
-    flat = Scale(xp.ones((), x.dtype), xp.ones(len(rows.equalities) + len(rows.inequalities), x.dtype))
+    count = len(rows.equalities) + len(rows.inequalities)
+    flat = Scale(xp.ones((), x.dtype), xp.ones(count + model.num_lifted, x.dtype))
     box = make_box(joint, flat.rows, relax)
     part = Box(box.lower[:n], box.upper[:n], box.has_lower[:n], box.has_upper[:n], box.target)
     inside = push_inside(xp.asarray(x), part, _PUSH, _PUSH_SHARE)
-    scale = first_scale(model, inside)
+    values = model.evaluate(inside)
+    nodes = values.slots[:0]
+    if joint.lifted is not None:
+        nodes = place_nodes(joint.lifted, values.slots[n + len(rows.equalities) :])
+        values = model.evaluate(inside, nodes)
+        nodes = values.slots[n + len(rows.equalities) :]
+    scale = first_scale(model, inside, values)
     box = make_box(joint, scale.rows, relax)
     barrier = Barrier(model, box, scale)
-    values = model.evaluate(inside)
     c = barrier.rows_of(values)
-    w = push_inside(xp.concatenate([inside, c[len(rows.equalities) :]]), box, _PUSH, _PUSH_SHARE)
+    w = push_inside(xp.concatenate([inside, c[len(rows.equalities) : count], nodes]), box, _PUSH, _PUSH_SHARE)
     one = xp.ones_like(w)
     dual = Dual(c * 0, xp.where(box.has_lower, one, 0.0), xp.where(box.has_upper, one, 0.0))
     return barrier, w, dual

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._typing import Array
-from gnewt.newton.arithmetic import where, while_loop
+from gnewt.newton.arithmetic import Array, where, while_loop
 from gnewt.newton.constrained.barrier import Barrier, Primal, Step
 from gnewt.newton.constrained.direction import Tried, combine, penalty, solve_with, weights_of
 from gnewt.newton.constrained.globalize import Slope, judge, shortest
@@ -40,33 +39,45 @@ def violation(b: Barrier, at: Primal) -> Array:
     return xp.sum(xp.abs(b.residual(at)))
 
 
-def merit_of(b: Barrier, st: State, at: Primal, mu: Array) -> Array:
-    """What restoration lowers: violation, distance from where it began, barrier."""
+def gap_weight(b: Barrier, st: State, step: Step) -> Array:
+    """What a gap of a lifted graph costs in restoration: more than its multipliers, so that closing it is descent."""
+    xp = _space(st.at.w)
+    count = b.num_rows
+    return 2 * xp.max(xp.abs(st.dual.y[count:]) + xp.abs(step.y[count:]), initial=0.0)
+
+
+def merit_of(b: Barrier, st: State, at: Primal, mu: Array, gap: Array) -> Array:
+    """What restoration lowers: violation, distance from where it began, barrier, and gaps at a price each."""
     xp = _space(at.w)
-    residual = b.residual(at)
+    residual, gaps = b.residual(at)[: b.num_rows], b.residual(at)[b.num_rows :]
     prox = weights_of(b, st, mu * 0).proximal
     bare = at._replace(f=at.f * 0)
     return (
         0.5 * penalty(st.anchor.theta) * xp.sum(residual**2)
         + 0.5 * xp.sum(prox * (at.w - st.anchor.w) ** 2)
         + b.merit(bare, mu)
+        + gap * xp.sum(xp.abs(gaps))
     )
 
 
 def slope_of(b: Barrier, st: State, step: Step, mu: Array) -> Slope:
     """θ, φ and ∇φᵀd; in restoration φ is its merit."""
     xp = _space(st.at.w)
-    n = b.sizes[0]
+    count = b.num_rows
     restores = st.mode == Mode.RESTORE
     theta = violation(b, st.at)
-    phi = xp.where(restores, merit_of(b, st, st.at, mu), b.merit(st.at, mu))
+    gap = gap_weight(b, st, step)
+    phi = xp.where(restores, merit_of(b, st, st.at, mu, gap), b.merit(st.at, mu))
     # The gradient at hand contains Jᵀy: the rows' share is taken off again, but in restoration, where it is the slope.
-    whole = xp.sum(st.gradient * step.w[:n]) + mu * xp.sum(b.centering(st.at.w) * step.w)
+    along = xp.sum(b.join(st.gradient, np.zeros(b.sizes[2], st.at.w.dtype)) * step.w)
+    whole = along + mu * xp.sum(b.centering(st.at.w) * step.w)
     normal = whole - xp.sum(st.dual.y * step.rows)
-    m = b.sizes[1]
     prox = weights_of(b, st, mu * 0).proximal
-    slack = -xp.sum(st.dual.y[m:] * step.w[n:])
-    restored = whole + slack + xp.sum(prox * (st.at.w - st.anchor.w) * step.w)
+    n, m, k = b.sizes
+    slack = -xp.sum(st.dual.y[m:count] * step.w[n : n + k])
+    gaps = xp.abs(b.residual(st.at)[count:])
+    closing = -xp.sum(st.dual.y[count:] * step.rows[count:]) - gap * xp.sum(gaps)
+    restored = whole + slack + closing + xp.sum(prox * (st.at.w - st.anchor.w) * step.w)
     return Slope(theta, phi, xp.where(restores, restored, normal))
 
 
@@ -75,11 +86,12 @@ def search(b: Barrier, st: State, tried: Tried, mu: Array, longest: Array, step:
     xp = _space(st.at.w)
     restores = st.mode == Mode.RESTORE
     least = xp.where(restores, _SHORTEST, shortest(st.filter, here))
+    gap = gap_weight(b, st, step)
 
     def look(step: Step, alpha: Array, measured: Array, tries: Array) -> Trial:
         at = b.at(st.at.w + alpha * step.w)
         theta = violation(b, at)
-        phi = xp.where(restores, merit_of(b, st, at, mu), b.merit(at, mu))
+        phi = xp.where(restores, merit_of(b, st, at, mu, gap), b.merit(at, mu))
         verdict = judge(st.filter, here, measured, theta, phi)
         noise = 10 * np.finfo(np.result_type(st.at.w.dtype)).eps * xp.abs(here.phi)
         falls = xp.isfinite(phi) & (phi - here.phi <= _ARMIJO * alpha * here.descent + noise)

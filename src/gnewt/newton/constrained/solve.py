@@ -11,9 +11,11 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import OptionError, user_line
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Graph
+from gnewt.newton.arithmetic import Array
 from gnewt.newton.constrained.joint import Joint, make_joint
+from gnewt.newton.constrained.lifted import lifted_names, read_outputs, read_start
 from gnewt.newton.constrained.loop import Settings
 from gnewt.newton.constrained.modes import Record, State
 from gnewt.newton.constrained.run import (
@@ -27,7 +29,7 @@ from gnewt.newton.constrained.run import (
 from gnewt.newton.numbers import as_count, as_real
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result
-from gnewt.newton.system import OrderLike
+from gnewt.newton.system import SlotOrder
 
 _HEAD = ("step", "f", "violation", "dual", "mu", "shift", "alpha", "alpha_z", "mode")
 _WIDTHS = (5, 17, 9, 9, 8, 8, 8, 8, 0)
@@ -39,7 +41,7 @@ class ConstrainedOptions:
     """Options of `minimize` that are not about the problem."""
 
     search: Any
-    order: OrderLike
+    order: SlotOrder
     curvature: str
     engine: str
     duals: str
@@ -67,11 +69,14 @@ def minimize_constrained(
 ) -> Result:
     """Minimise under constraints and bounds."""
     _refuse(options)
-    bounds, constraints, _, has_aux = given
+    bounds, constraints, lifted, has_aux = given
     tol, max_steps = limits
     warm = x0.memory if isinstance(x0, Result) else None
     start = x0.x if isinstance(x0, Result) else x0
-    joint = make_joint(target, start, args, kwargs, bounds, constraints, has_aux)
+    kept = None if lifted is True else lifted_names(lifted, target, has_aux)
+    joint = make_joint(target, start, args, kwargs, bounds, constraints, has_aux, kept)
+    if lifted is not False:
+        joint = dataclasses.replace(joint, lifted=read_start(lifted, joint.point.structure, joint.outputs))
     model = make_model(joint, options.order, options.curvature, options.engine)
     dtype = np.dtype(joint.point.structure.dtype)
     settings = Settings(
@@ -87,7 +92,8 @@ def minimize_constrained(
 
 def _is_traced(joint: Joint) -> bool:
     rows = joint.rows
-    return any(isinstance(v, Tracer) for v in (joint.lower, joint.upper, rows.lower, rows.upper))
+    nodes = None if joint.lifted is None else joint.lifted.values
+    return any(isinstance(v, Tracer) for v in (joint.lower, joint.upper, rows.lower, rows.upper, nodes))
 
 
 def _refuse(options: ConstrainedOptions) -> None:
@@ -116,7 +122,7 @@ def _watch(joint: Joint, options: ConstrainedOptions) -> Callable[[State, Any], 
             return None
         n = len(joint.lower)
         x = joint.unravel(np.asarray(state.at.w[:n]))
-        seen = Progress(int(state.counts.step), x, float(state.at.values.f), float(record.dual), record)
+        seen = Progress(int(state.counts.step), x, float(state.at.values.f), float(record.dual), record)  # type: ignore[arg-type]
         return options.callback(seen) is True
 
     return watch
@@ -139,17 +145,17 @@ def _cells(step: int, r: Record) -> tuple[str, ...]:
 def _result(joint: Joint, solved: Solved, tol: Any) -> Result:
     state, b = solved.state, solved.barrier
     xp = jnp if isinstance(state.code, Tracer) else np
-    n, m, _ = b.sizes
+    n = b.sizes[0]
     rows = joint.rows
     sigma, d = b.scale
-    y_used = state.dual.y * d / sigma
+    y_used = (state.dual.y * d / sigma)[: b.num_rows]
     z = (state.dual.upper - state.dual.lower) / sigma
     order = np.concatenate([rows.equalities, rows.inequalities]).astype(int)
     whole = xp.zeros(len(rows.slots), state.at.w.dtype)
     y, active = _place(xp, whole, order, y_used), _place(xp, whole > 0, order, _active(xp, solved))
     x, violation = _inside(xp, joint, solved)
     dual, primal, comp = b.errors(state.at, state.gradient, state.dual, state.schedule.mu * 0)
-    stationary = xp.max(xp.abs(b.stationarity(state.gradient, state.dual)[:n]), initial=0.0) / sigma
+    stationary = xp.max(xp.abs(_stationarity(xp, solved)), initial=0.0) / sigma
     return Result(
         x=joint.unravel(x),
         fun=as_real(state.at.values.f),
@@ -168,7 +174,28 @@ def _result(joint: Joint, solved: Solved, tol: Any) -> Result:
         multipliers=joint.mirror(y),
         bound_multipliers=joint.spread(z[:n]),
         active=joint.mirror(active),
+        gap=as_real(xp.max(xp.abs(state.at.c[b.num_rows :]), initial=0.0)),
+        outputs=_outputs(joint, state),
     )
+
+
+def _stationarity(xp: Any, solved: Solved) -> Array:
+    """∇L in x, and in the nodes of a lifted graph."""
+    state, b = solved.state, solved.barrier
+    n, _, k = b.sizes
+    found = b.stationarity(state.gradient, state.dual)
+    return xp.concatenate([found[:n], found[n + k :]])
+
+
+def _outputs(joint: Joint, state: State) -> PyTree:
+    """Kept auxiliary data of a lifted graph, at the slots."""
+    if joint.lifted is None or not joint.outputs:
+        return None
+    m = len(joint.rows.equalities)
+    n = joint.point.structure.num_inputs
+    xp = jnp if isinstance(state.at.values.slots, Tracer) else np
+    slots = xp.concatenate([state.at.values.slots[:n], state.at.values.slots[n + m :]])
+    return read_outputs(joint.outputs, slots, joint.kept)
 
 
 def _place(xp: Any, whole: Array, order: np.ndarray, values: Array) -> Array:
@@ -182,11 +209,11 @@ def _place(xp: Any, whole: Array, order: np.ndarray, values: Array) -> Array:
 def _active(xp: Any, solved: Solved) -> Array:
     """Rows whose limit carries a multiplier larger than its distance."""
     state, b = solved.state, solved.barrier
-    n, m, _ = b.sizes
+    n, m, k = b.sizes
     low, up = b.gaps(state.at.w)
     at_lower = b.box.has_lower & (state.dual.lower > low)
     at_upper = b.box.has_upper & (state.dual.upper > up)
-    return xp.concatenate([np.ones(m, bool), (at_lower | at_upper)[n:]])
+    return xp.concatenate([np.ones(m, bool), (at_lower | at_upper)[n : n + k]])
 
 
 def _inside(xp: Any, joint: Joint, solved: Solved) -> tuple[Array, Array]:
@@ -195,7 +222,7 @@ def _inside(xp: Any, joint: Joint, solved: Solved) -> tuple[Array, Array]:
     n = solved.barrier.sizes[0]
     x = xp.clip(state.at.w[:n], joint.lower, joint.upper).astype(state.at.w.dtype)
     b, rows = solved.barrier, joint.rows
-    c = state.at.c / b.scale.rows
+    c = (state.at.c / b.scale.rows)[: b.num_rows]
     m = len(rows.equalities)
     lower, upper = rows.lower[rows.inequalities], rows.upper[rows.inequalities]
     worst = xp.max(xp.abs(c[:m]), initial=0.0)
