@@ -1,6 +1,6 @@
 """Constrained and bounded CUTEst problems of sif2jax as functions of one vector, and the judge of a solution.
 
-    minimise f(x),  c_E(x) = 0,  c_I(x) ≥ 0,  l ≤ x ≤ u,        L = f + yᵀc + zᵀx
+minimise f(x),  c_E(x) = 0,  c_I(x) ≥ 0,  l ≤ x ≤ u,        L = f + yᵀc + zᵀx
 """
 
 from __future__ import annotations
@@ -156,18 +156,19 @@ def judge(p: Program, x: np.ndarray, y: np.ndarray | None, z: np.ndarray | None)
         np.max(-up, initial=0.0),
     )
     first = float(np.max(np.abs(np.asarray(p.slopes(np.clip(p.x0, p.lower, p.upper))[0])), initial=0.0))
-    found = []
-    if y is not None and z is not None and np.all(np.isfinite(y)) and np.all(np.isfinite(z)):
-        found.append(_residual(p, first, slopes, c, low, up, y, z))
-    else:
-        found.append(_residual(p, first, slopes, c, low, up, *_fit(p, slopes, c, low, up)))
-    return {"fun": float(f), "violation": float(violation), "kkt": float(min(found))}
+    if y is None or z is None:
+        y, z = _fit(p, slopes, c, low, up)
+    kkt = _residual(p, first, slopes, c, low, up, y, z)
+    return {"fun": float(f), "violation": float(violation), "kkt": kkt if np.isfinite(kkt) else np.inf}
 
 
 def _residual(
     p: Program, first: float, slopes: Any, c: Any, low: Any, up: Any, y: np.ndarray, z: np.ndarray
 ) -> float:
-    """Stationarity and complementarity, divided as interior points divide them."""
+    """Stationarity and complementarity, divided as interior points divide them.
+
+    What is violated counts as violated, and for complementarity as active.
+    """
     gradient, jacobian = slopes
     free = p.lower < p.upper
     mean = (np.sum(np.abs(y)) + np.sum(np.abs(z[free]))) / max(1, len(y) + len(z))
@@ -176,15 +177,15 @@ def _residual(
     stationary = np.abs((gradient + jacobian.T @ y + z)[free])
     other, rows = y[p.num_equalities :], c[p.num_equalities :]
     products = [
-        np.where(other <= 0, np.abs(other * rows), other),
+        np.where(other <= 0, -other * np.maximum(rows, 0.0), other),
         np.where(z < 0, _product(-z, low), 0.0)[free],
         np.where(z > 0, _product(z, up), 0.0)[free],
     ]
-    return max(np.max(v, initial=0.0) for v in (stationary, *products)) / scale
+    return float(max(np.max(v, initial=0.0) for v in (stationary, *products)) / scale)
 
 
 def _product(z: np.ndarray, gap: np.ndarray) -> np.ndarray:
-    return np.abs(z) * np.where(np.isfinite(gap), np.abs(gap), 1.0)
+    return np.abs(z) * np.where(np.isfinite(gap), np.maximum(gap, 0.0), 1.0)
 
 
 def _fit(p: Program, slopes: Any, c: Any, low: Any, up: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -39,7 +39,9 @@ def _counts(table: dict[tuple[str, str], Any], solvers: list[str], rows: Rows) -
 
 
 def _iterations(table: dict[tuple[str, str], Any], solvers: list[str]) -> list[str]:
-    lines = ["| gnewt against | both solve | iterations of gnewt / of the other, geometric mean | better | worse |"]
+    lines = [
+        "| gnewt against | both solve | iterations of gnewt / of the other, geometric mean | better | worse |"
+    ]
     lines += ["|---|---|---|---|---|"]
     for s in solvers:
         if s == "gnewt":
@@ -62,7 +64,10 @@ def _iterations(table: dict[tuple[str, str], Any], solvers: list[str]) -> list[s
 
 def _failures(table: dict[tuple[str, str], Any], solvers: list[str]) -> list[str]:
     lines = ["Where gnewt or IPOPT fails:", ""]
-    lines += ["| problem | n | m | gnewt | violation | KKT | IPOPT | violation | KKT |", "|---|---|---|---|---|---|---|---|---|"]
+    lines += [
+        "| problem | n | m | gnewt | violation | KKT | IPOPT | violation | KKT |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
     names = sorted({name for _, name in table})
     for name in names:
         ours, theirs = table.get(("gnewt", name)), table.get(("ipopt", name))

@@ -303,4 +303,4 @@ def _largest(xp: Any, a: Array) -> Array:
 
 
 def _least(xp: Any, a: Array) -> Array:
-    return xp.min(a, initial=np.inf)
+    return xp.min(a, axis=-1, initial=np.inf)

@@ -144,18 +144,16 @@ def choose_mu(b: Barrier, st: State, step: Step, tau: Array, least: Array, most:
     dual_error = xp.sum(b.stationarity(st.gradient, st.dual) ** 2) / max(len(st.at.w), 1)
     primal_error = xp.sum(b.residual(st.at) ** 2) / max(len(st.at.c), 1)
 
-    def quality(share: Array) -> Array:
-        mu = share * mean
-        one = b.with_bounds(st.at, st.dual, combine(step, mu), mu)
-        a_p, a_d = b.longest(st.at.w, one.w, tau), b.longest_dual(st.dual, one, tau)
-        after_low = xp.where(box.has_lower, (low + a_p * one.w) * (st.dual.lower + a_d * one.lower), 0.0)
-        after_up = xp.where(box.has_upper, (up - a_p * one.w) * (st.dual.upper + a_d * one.upper), 0.0)
-        comp = (xp.sum(after_low**2) + xp.sum(after_up**2)) / count
-        return (1 - a_d) ** 2 * dual_error + (1 - a_p) ** 2 * primal_error + comp
-
-    found = xp.stack([quality(share) for share in _SHARES])
+    # All candidates at once: a row each.
+    mu = (xp.asarray(_SHARES, st.at.w.dtype) * mean)[:, None]
+    one = b.with_bounds(st.at, st.dual, Step(*(p[:, 0] + mu * p[:, 1] for p in step)), mu)
+    a_p, a_d = b.longest(st.at.w, one.w, tau)[:, None], b.longest_dual(st.dual, one, tau)[:, None]
+    after_low = xp.where(box.has_lower, (low + a_p * one.w) * (st.dual.lower + a_d * one.lower), 0.0)
+    after_up = xp.where(box.has_upper, (up - a_p * one.w) * (st.dual.upper + a_d * one.upper), 0.0)
+    comp = (xp.sum(after_low**2, -1) + xp.sum(after_up**2, -1)) / count
+    found = (1 - a_d[:, 0]) ** 2 * dual_error + (1 - a_p[:, 0]) ** 2 * primal_error + comp
     best = xp.argmin(xp.where(xp.isfinite(found), found, np.inf))
-    return xp.clip(xp.asarray(_SHARES)[best] * mean, least, most)
+    return xp.clip(mu[:, 0][best], least, most)
 
 
 def _space(a: Any) -> Any:

@@ -88,7 +88,9 @@ def complete(lift: Lift, structure: Structure, maps: Maps, data: Data, slots: ja
     return jax.lax.fori_loop(0, lift.rounds, once, slots) if lift.rounds else slots
 
 
-def lifted_values(lift: Lift, maps: Maps, point: Point, nodes: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def lifted_values(
+    lift: Lift, maps: Maps, point: Point, nodes: Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """(f, slots, gaps) at given values of the nodes. All of it side by side, but for the rounds."""
     structure, data = point.structure, point.data
     slots = complete(lift, structure, maps, data, jnp.concatenate([point.x, nodes]))
@@ -118,7 +120,9 @@ def solve_lifted(
     right = jnp.concatenate([x, equalities, nodes])
     right = right.at[a.inequalities].add(inequalities)
     zero = jnp.zeros((), sources.dtype)
-    _, found = engine.factor_solve(arrays, sources, zero, jnp.zeros((a.structure.num_inputs, 1), sources.dtype))
+    _, found = engine.factor_solve(
+        arrays, sources, zero, jnp.zeros((a.structure.num_inputs, 1), sources.dtype)
+    )
     return engine.solve_whole(arrays, sources, found, jnp.concatenate([right, gaps])), found
 
 

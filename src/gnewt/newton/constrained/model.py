@@ -144,9 +144,7 @@ class Model:
             status=known(found.status), inertia=known(found.inertia)
         )
 
-    def _solve_lifted(
-        self, models: LocalModels, diagonal: Array, sides: Sides
-    ) -> tuple[Moves, Elimination]:
+    def _solve_lifted(self, models: LocalModels, diagonal: Array, sides: Sides) -> tuple[Moves, Elimination]:
         a = self.augmented
         function = a.structure.memo(
             ("lifted", self.system), lambda: jax.jit(partial(solve_lifted, a, self.system.engine))

@@ -27,10 +27,11 @@ from gnewt.newton.statuses import Status
 from gnewt.newton.system import SlotOrder, system_of
 
 MU_FIRST = 0.1
-_RELAX = 1e-8
-"""Limits are moved outwards by this much, relative to their size: problems without an interior get one."""
+_RELAX = 1e-9
+"""Limits are moved outwards by this much, relative to their size: problems without an interior get one. Ten times more
+showed in products with multipliers of a few hundred."""
 _RELAX_MOST = 50.0
-"""Size of a limit beyond which it is not moved further: a solution then violates it by less than 1e-6."""
+"""Size of a limit beyond which it is not moved further: a solution then violates it by less than 1e-7."""
 _PUSH, _PUSH_SHARE = 1e-2, 1e-2
 """The start is moved inside its limits: by this much, or by this share of the interval."""
 _LARGEST_GRADIENT = 100.0
@@ -124,7 +125,7 @@ def prepare(joint: Joint, model: Model, x: Array, warm: Any = None) -> tuple[Bar
     xp = jnp if joint.point.is_traced or isinstance(x, Tracer) else np
     n = model.size
     rows = joint.rows
-    relax = _RELAX if joint.point.structure.eps < 1e-12 else 1e-4
+    relax = max(_RELAX, 10 * joint.point.structure.eps)
     count = len(rows.equalities) + len(rows.inequalities)
     flat = Scale(xp.ones((), x.dtype), xp.ones(count + model.num_lifted, x.dtype))
     box = make_box(joint, flat.rows, relax)

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from gnewt._errors import OptionError, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Graph
-from gnewt.newton.arithmetic import Array
+from gnewt.newton.arithmetic import Array, quietly
 from gnewt.newton.constrained.joint import Joint, make_joint
 from gnewt.newton.constrained.lifted import lifted_names, read_outputs, read_start
 from gnewt.newton.constrained.loop import Settings
@@ -153,12 +153,12 @@ def _result(joint: Joint, solved: Solved, tol: Any) -> Result:
     order = np.concatenate([rows.equalities, rows.inequalities]).astype(int)
     whole = xp.zeros(len(rows.slots), state.at.w.dtype)
     y, active = _place(xp, whole, order, y_used), _place(xp, whole > 0, order, _active(xp, solved))
-    x, violation = _inside(xp, joint, solved)
+    x, value, violation = _inside(xp, joint, solved)
     dual, primal, comp = b.errors(state.at, state.gradient, state.dual, state.schedule.mu * 0)
     stationary = xp.max(xp.abs(_stationarity(xp, solved)), initial=0.0) / sigma
     return Result(
         x=joint.unravel(x),
-        fun=as_real(state.at.values.f),
+        fun=as_real(value),
         grad_norm=as_real(stationary),
         code=as_count(state.code),
         num_steps=as_count(state.counts.step),
@@ -216,15 +216,18 @@ def _active(xp: Any, solved: Solved) -> Array:
     return xp.concatenate([np.ones(m, bool), (at_lower | at_upper)[n : n + k]])
 
 
-def _inside(xp: Any, joint: Joint, solved: Solved) -> tuple[Array, Array]:
-    """x within its own bounds, which were relaxed on the way; and the violation of the constraints there."""
-    state = solved.state
-    n = solved.barrier.sizes[0]
+def _inside(xp: Any, joint: Joint, solved: Solved) -> tuple[Array, Array, Array]:
+    """x within its own bounds, which were relaxed on the way; f and the violation of the constraints there."""
+    state, b, rows = solved.state, solved.barrier, joint.rows
+    n = b.sizes[0]
     x = xp.clip(state.at.w[:n], joint.lower, joint.upper).astype(state.at.w.dtype)
-    b, rows = solved.barrier, joint.rows
-    c = (state.at.c / b.scale.rows)[: b.num_rows]
+    values = state.at.values
+    if b.model.lift is None:  # lifted nodes would move as well
+        with quietly():
+            values = b.model.evaluate(x)
+    c = (b.rows_of(values) / b.scale.rows)[: b.num_rows]
     m = len(rows.equalities)
     lower, upper = rows.lower[rows.inequalities], rows.upper[rows.inequalities]
     worst = xp.max(xp.abs(c[:m]), initial=0.0)
     worst = xp.maximum(worst, xp.max(lower - c[m:], initial=0.0))
-    return x, xp.maximum(worst, xp.max(c[m:] - upper, initial=0.0))
+    return x, values.f, xp.maximum(worst, xp.max(c[m:] - upper, initial=0.0))
