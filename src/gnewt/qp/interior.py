@@ -26,6 +26,8 @@ _SWEEPS = 8
 """Of the equilibration."""
 _PROXIMAL = 1e-9
 """ρ and δ, where the entries of Q and A are about one: the steps are those of a proximal method of multipliers."""
+_DUAL_SHARE = 1e-3
+"""δ in units of ρ. Without an interior multipliers are large, and δ is the pace at which they grow."""
 _RAISE, _PROXIMAL_MOST = 100.0, 1e-3
 _PINNED = 1e20
 """Diagonal of scalars with equal bounds."""
@@ -40,6 +42,8 @@ _RAY = 1e-8
 """How well a ray must satisfy the conditions of a certificate."""
 _ROUNDINGS = 8.0
 """Roundings of a limit that scalars keep away from it."""
+_LARGE = 1e5
+"""Size of x, where data are about one, from which on its changes are looked at, too."""
 _TINY = 1e-30
 
 
@@ -206,7 +210,7 @@ class Interior:
         has = self.has()
         limited = (has[0] | has[1])[n:]
         soft = xp.where(limited, 1 / xp.maximum(sigma[n:], 1 / _FREE), xp.where(self.pinned[n:], 0.0, _FREE))
-        diagonal = xp.concatenate([of_x, -(soft + proximal)])
+        diagonal = xp.concatenate([of_x, -(soft + xp.maximum(_DUAL_SHARE * proximal, 10 * jnp.finfo(soft.dtype).eps))])
         rhs = xp.concatenate([self.p.b, 0 * soft])
         _, factor = self.saddle.factor(self.sources, diagonal, rhs)
         return factor, diagonal, sigma
@@ -282,7 +286,7 @@ class Interior:
         stuck = (waited >= _WAIT) | (proximal > _PROXIMAL_MOST)
         code = xp.where(stuck & (least <= _CLOSE), int(Status.STALLED), code)
         code = xp.where((proximal > _PROXIMAL_MOST) & (least > _CLOSE), int(Status.NO_DECREASE), code)
-        code = xp.where(finite & self._is_unbounded(at), int(Status.UNBOUNDED), code)
+        code = xp.where(finite & self._falls(st.at, at), int(Status.UNBOUNDED), code)
         code = xp.where(finite & self._is_infeasible(at), int(Status.INFEASIBLE), code)
         code = xp.where(least <= self.tol, int(Status.CONVERGED), code)
         code = xp.where(st.code == Status.RUNNING, code, st.code)
@@ -306,10 +310,15 @@ class Interior:
         n = self.n
         return _size(self.xp, self.xp.where(self.pinned[n:], 0.0, at.y + (at.lower - at.upper)[n:]))
 
-    def _is_unbounded(self, at: Point) -> Array:
-        """x is nearly a direction along which nothing limits the fall of a linear cost."""
-        xp, n, p = self.xp, self.n, self.p
-        x = at.v[:n]
+    def _falls(self, old: Point, new: Point) -> Array:
+        """Whether x, or the last change of a large x, is a direction along which the cost falls without end."""
+        n = self.n
+        far = _size(self.xp, new.v[:n]) > _LARGE
+        return self._is_ray(new.v[:n]) | (far & self._is_ray(new.v[:n] - old.v[:n]))
+
+    def _is_ray(self, x: Array) -> Array:
+        """Whether nothing limits the fall of a linear cost along x."""
+        xp, p = self.xp, self.p
         fall = xp.sum(p.b * x)
         slides = xp.concatenate([x, self.saddle.rows(p.entries, x)])
         down = xp.where(xp.isfinite(p.lower), xp.maximum(-slides, 0.0), 0.0)
