@@ -13,7 +13,7 @@ SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
 .PHONY: help demo test test-all test-native lint format native clean \
 	bench bench-engines bench-step bench-light bench-eager bench-first bench-cutest bench-orders bench-scaling \
-	bench-control bench-gate bench-baseline
+	bench-control bench-constrained bench-gate bench-baseline
 
 help:
 	@echo "make demo      make $(VENV), install, run the demo (writes gnewt_demo.png)"
@@ -100,6 +100,11 @@ bench-scaling: $(BENCH)/.installed
 
 bench-control: $(BENCH)/.installed
 	GNEWT_ISA=avx2 $(BENCH)/bin/python benchmarks/control.py
+
+# The peer that matters, IPOPT, comes with cyipopt and needs the system's IPOPT (Debian: coinor-libipopt-dev).
+bench-constrained: $(BENCH)/.installed
+	-$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check cyipopt
+	$(BENCH)/bin/python benchmarks/constrained.py --skip-done
 
 bench-gate: $(VENV)/.dev-installed
 	$(BIN)/python benchmarks/gate.py

@@ -78,6 +78,11 @@ struct Engine {
     void (*solve_f32)(const SolveCall<float>&);
 };
 
+// Solve for all unknowns, with right-hand sides on all rows of K (whole.cpp): `rhs` and `solution` of the call are
+// [unknowns, columns], slots first, then multipliers of the nodes.
+void solve_whole(const SolveCall<double>& call);
+void solve_whole(const SolveCall<float>& call);
+
 const Engine* baseline_engine();
 #ifdef GNEWT_X86
 const Engine* avx2_engine();

@@ -63,7 +63,8 @@ ffi::Error factor_solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi:
     return ffi::Error::Success();
 }
 
-template <ffi::DataType D>
+// WHOLE: right-hand sides and solutions are over all unknowns.
+template <ffi::DataType D, bool WHOLE>
 ffi::Error solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer<D> factor, ffi::Buffer<ffi::S32> index,
                  ffi::Buffer<ffi::S32> info, ffi::Buffer<D> real, ffi::Buffer<D> rhs, ffi::ResultBuffer<D> solution) {
     using T = ffi::NativeType<D>;
@@ -78,10 +79,20 @@ ffi::Error solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer
         !given.fits(batch) || given.size() != n * columns || infos.size() != kInfoSize || reals.size() != kRealSize ||
         integers.size() < 4)
         return refuse("gnewt: operands of solve do not fit together");
-    for (int64_t e = 0; e < axes.batch_size(); ++e)
-        run(SolveCall<T>{plan.typed_data(), plans.size(), source.at(e, batch), source.size(), numbers.at(e, batch),
-                         numbers.size(), integers.at(e, batch), integers.size(), infos.at(e, batch), reals.at(e, batch),
-                         given.at(e, batch), n, columns, out.at(e, batch)});
+    const int32_t* p = plan.typed_data();
+    if (plans.size() < plan_format::kHeaderSize) return refuse("gnewt: the plan does not fit the results");
+    const int64_t num_inputs = WHOLE ? p[plan_format::kNumInputs] : n;
+    if (WHOLE && n != 2 * int64_t(p[plan_format::kNumSlots]) - num_inputs)
+        return refuse("gnewt: the right-hand side must have a row for every unknown");
+    for (int64_t e = 0; e < axes.batch_size(); ++e) {
+        const SolveCall<T> call{p, plans.size(), source.at(e, batch), source.size(), numbers.at(e, batch),
+                                numbers.size(), integers.at(e, batch), integers.size(), infos.at(e, batch),
+                                reals.at(e, batch), given.at(e, batch), num_inputs, columns, out.at(e, batch)};
+        if (WHOLE)
+            solve_whole(call);
+        else
+            run(call);
+    }
     return ffi::Error::Success();
 }
 
@@ -102,6 +113,8 @@ extern "C" GNEWT_EXPORT const char* gnewt_engine_isa() { return chosen_engine().
 #pragma GCC visibility push(default)
 XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_factor_solve_f64, factor_solve<ffi::F64>);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_factor_solve_f32, factor_solve<ffi::F32>);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_solve_f64, solve<ffi::F64>);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_solve_f32, solve<ffi::F32>);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_solve_f64, (solve<ffi::F64, false>));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_solve_f32, (solve<ffi::F32, false>));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_solve_whole_f64, (solve<ffi::F64, true>));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_solve_whole_f32, (solve<ffi::F32, true>));
 #pragma GCC visibility pop

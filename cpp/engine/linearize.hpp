@@ -24,7 +24,10 @@ public:
             if (!first_derivatives(f, saved)) return false;
             saved += code(f)[kNumSaved] * family(f).n();
         }
-        if (!sweep_duals(call_.tables, call_.sources, call_.duals)) return false;
+        if (call_.given)
+            pull_given();
+        else if (!sweep_duals(call_.tables, call_.sources, call_.duals))
+            return false;
         saved = 0;
         for (int64_t f = 0; f < num_families(); ++f) {
             if (!second_derivatives(f, saved)) return false;
@@ -127,6 +130,22 @@ private:
         return run_program(f, c[kSecond], shape.n(), saved);
     }
 
+    // duals += Jᵀ · given, for all instances at once: no multiplier waits for another.
+    void pull_given() {
+        for (int64_t f = 0; f < num_families(); ++f) {
+            const FamilyView shape = family(f);
+            if (shape.is_loss()) continue;
+            const int32_t *ends = shape.ends(), *entries = shape.entries();
+            for (int64_t a = 0; a < shape.k(); ++a)
+                for (int32_t e = ends[a]; e < ends[a + 1]; ++e) {
+                    const Column arg = shape.arg(a), out = shape.out(entries[2 * e + 1]);
+                    const T* j = call_.sources + shape.field[kJacAt] + entries[2 * e];
+                    for (int64_t i = 0; i < shape.n(); ++i)
+                        call_.duals[arg.at(i)] += j[i * shape.num_jac()] * call_.given[out.at(i)];
+                }
+        }
+    }
+
     void take_given(const FamilyView& shape, const T* rows) {
         if (!shape.is_loss()) {
             std::memcpy(call_.sources + shape.field[kJacAt], rows, size_t(shape.n() * shape.num_jac()) * sizeof(T));
@@ -179,7 +198,7 @@ private:
         const T* operand = given ? call_.operands[code(f)[kOperand] + load[2]] : nullptr;
         switch (load[1]) {
             case kLoadSlot: return gather(shape.arg(load[2]), call_.slots, first, count, to);
-            case kLoadDual: return gather(shape.out(load[2]), call_.duals, first, count, to);
+            case kLoadDual: return gather(shape.out(load[2]), call_.given ? call_.given : call_.duals, first, count, to);
             case kLoadData: {
                 const T* from = operand + first * load[4] + load[3];
                 for (int64_t i = 0; i < count; ++i) to[i] = from[i * load[4]];

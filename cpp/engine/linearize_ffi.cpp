@@ -25,7 +25,8 @@ const Linearizer& chosen_linearizer() {
 bool run(const LinearizeCall<double>& call) { return chosen_linearizer().run_f64(call); }
 bool run(const LinearizeCall<float>& call) { return chosen_linearizer().run_f32(call); }
 
-template <ffi::DataType D>
+// HAS_GIVEN: the first operand after the slots holds multipliers of the nodes, one for each slot.
+template <ffi::DataType D, bool HAS_GIVEN>
 ffi::Error linearize(ffi::Buffer<ffi::S32> tables, ffi::Buffer<ffi::S32> code, ffi::Buffer<D> constants,
                      ffi::Buffer<D> slots, ffi::RemainingArgs rest, ffi::ResultBuffer<D> value,
                      ffi::ResultBuffer<D> duals, ffi::ResultBuffer<D> sources) {
@@ -37,6 +38,7 @@ ffi::Error linearize(ffi::Buffer<ffi::S32> tables, ffi::Buffer<ffi::S32> code, f
     const Batched at(slots, 1), values(*value, 0), lam(*duals, 1), found(*sources, 1), given_tables(tables, 1),
         given_code(code, 1), given_constants(constants, 1);
     std::vector<ffi::Buffer<D>> buffers;
+    if (HAS_GIVEN && rest.size() == 0) return refuse("gnewt: no multipliers were given");
     for (size_t i = 0; i < rest.size(); ++i) {
         const auto operand = rest.get<ffi::Buffer<D>>(i);
         if (!operand.has_value()) return refuse("gnewt: an operand of another precision");
@@ -51,9 +53,11 @@ ffi::Error linearize(ffi::Buffer<ffi::S32> tables, ffi::Buffer<ffi::S32> code, f
         sizes.push_back(operands.back().size());
         fits = fits && operands.back().fits(batch);
     }
+    if (HAS_GIVEN) fits = fits && sizes[0] == lam.size();
     if (!fits) return refuse("gnewt: operands of linearize do not fit together");
     int64_t count = 1;
     for (int64_t d : batch) count *= d;
+    constexpr int64_t first = HAS_GIVEN ? 1 : 0;
     std::vector<const T*> pointers(operands.size());
     for (int64_t e = 0; e < count; ++e) {
         for (size_t i = 0; i < operands.size(); ++i) pointers[i] = operands[i].at(e, batch);
@@ -64,14 +68,15 @@ ffi::Error linearize(ffi::Buffer<ffi::S32> tables, ffi::Buffer<ffi::S32> code, f
                                     given_constants.at(e, batch),
                                     given_constants.size(),
                                     at.at(e, batch),
-                                    pointers.data(),
-                                    sizes.data(),
-                                    int64_t(sizes.size()),
+                                    pointers.data() + first,
+                                    sizes.data() + first,
+                                    int64_t(sizes.size()) - first,
                                     values.at(e, batch),
                                     lam.at(e, batch),
                                     lam.size(),
                                     found.at(e, batch),
-                                    found.size()};
+                                    found.size(),
+                                    HAS_GIVEN ? pointers[0] : nullptr};
         if (!run(call)) return refuse("gnewt: the integers of a linearisation do not fit its numbers");
     }
     return ffi::Error::Success();
@@ -103,6 +108,8 @@ extern "C" __attribute__((visibility("default"))) int gnewt_linearize(int single
 
 // The macro declares extern "C" functions; the pragma makes them visible in a library that hides its symbols.
 #pragma GCC visibility push(default)
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_linearize_f64, linearize<ffi::F64>, binding<ffi::F64>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_linearize_f32, linearize<ffi::F32>, binding<ffi::F32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_linearize_f64, (linearize<ffi::F64, false>), binding<ffi::F64>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_linearize_f32, (linearize<ffi::F32, false>), binding<ffi::F32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_linearize_given_f64, (linearize<ffi::F64, true>), binding<ffi::F64>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_linearize_given_f32, (linearize<ffi::F32, true>), binding<ffi::F32>());
 #pragma GCC visibility pop

@@ -20,7 +20,7 @@ from gnewt.graph import Graph, Structure
 from gnewt.kkt import ENGINES, unknown_engine
 from gnewt.newton.arithmetic import as_known, known, largest, quietly
 from gnewt.newton.check import checked, is_checked
-from gnewt.newton.constrained import ConstrainedOptions, is_constrained, minimize_constrained
+from gnewt.newton.constrained import ConstrainedOptions, Warm, is_constrained, minimize_constrained
 from gnewt.newton.factor import Factor
 from gnewt.newton.loop import (
     Iterate,
@@ -124,6 +124,7 @@ def minimize(
     search = choose_search(search, duals, back_substitution)
     curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
+    memory = None if isinstance(memory, Warm) else memory
     tol, max_steps = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
     point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
     system = _system(point, search, slots := objective.slots(order), curvature, engine)

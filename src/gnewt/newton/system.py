@@ -88,11 +88,15 @@ class System:
     def arrays(self) -> PyTree:
         return on_device(self.engine.arrays) if self.bound is None else self.bound[1]
 
-    def linearize(self, point: Point, slots: Array | None = None) -> LocalModels:
-        """Compute values, duals and local derivatives; slots are computed unless they are given."""
+    def linearize(self, point: Point, slots: Array | None = None, lam: Array | None = None) -> LocalModels:
+        """Compute values, duals and local derivatives; slots are computed unless they are given.
+
+        Args:
+            lam: multipliers of the nodes, for slots that need not satisfy their equations (`gnewt.kkt.linearize`).
+        """
         function = compiled(self.structure, linearized, self.curvature, self.engine.name)
         with self._first_call("local derivatives", point):
-            return function(self.maps, point, slots)
+            return function(self.maps, point, slots, lam)
 
     def slots(self, point: Point) -> Array:
         """Evaluate the graph."""
@@ -177,11 +181,13 @@ def device_maps(structure: Structure) -> Maps:
     return structure.memo("maps", lambda: on_device(structure.maps))
 
 
-def linearized(curvature: str, engine: str, maps: Maps, point: Point, slots: Array | None) -> LocalModels:
+def linearized(
+    curvature: str, engine: str, maps: Maps, point: Point, slots: Array | None, lam: Array | None = None
+) -> LocalModels:
     """Compute values, duals and local derivatives."""
     # The xla engine runs on other devices, too, and JAX can differentiate what it does.
     native = engine == "native"
-    return linearize(point.structure, maps, point.data, point.x, curvature, slots, native)
+    return linearize(point.structure, maps, point.data, point.x, curvature, slots, native, lam)
 
 
 def _step(

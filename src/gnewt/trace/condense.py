@@ -22,6 +22,8 @@ from gnewt.trace.fuse import Fuser
 from gnewt.trace.groups import Groups
 from gnewt.trace.joints import Joiner
 from gnewt.trace.lift import Distrust, Lifter, Seen, Value
+from gnewt.trace.loop_parts import have_parts_in_common
+from gnewt.trace.merge import merge_equal
 from gnewt.trace.opaque_regions import NeedRegion, as_one
 from gnewt.trace.outputs import Numbering
 from gnewt.trace.scalar_pool import CALL, Pool
@@ -79,6 +81,7 @@ def lift_program(
         distrust: what is to be opaque.
     """
     program = as_one(program) if distrust is None else split_complex(program)
+    apart = seen is not None and seen.share and have_parts_in_common(program)
     prepared: dict[tuple[int, tuple[bool, ...]], tuple[Program, Program]] = {}
 
     def lift(inside: frozenset[int]) -> tuple[Lifter, list[np.ndarray]]:
@@ -86,7 +89,7 @@ def lift_program(
         while True:
             lifter = Lifter(rules)
             lifter.forced, lifter.prepared, lifter.distrust = forced, prepared, distrust or frozenset()
-            lifter.inside, lifter.lift_again = inside, lift
+            lifter.inside, lifter.lift_again, lifter.apart = inside, lift, apart
             lifter.seen = None if seen is None else Seen(seen.share)
             values = _arguments(lifter, source, captured)
             try:
@@ -165,6 +168,10 @@ def condense(lifter: Lifter, outs: list[np.ndarray], num_inputs: int, dtype: np.
     root, keep = int(outs[0][0]), np.concatenate([*outs[1:], np.zeros(0, np.int32)])
     pool, constants = lifter.pool, lifter.constants
     carried = pool.resolve()
+    if len(outs) > 1:
+        # Objective and constraints may compute the same thing, each for itself.
+        stands = merge_equal(pool, constants)
+        carried = carried if stands is None else pool.merge(stands, carried)
     root, *kept = pool.follow(pool.target, np.array([root, *keep], np.int32)).tolist()
     carried[[i for i in kept if i >= 0]] = True
     carried[:num_inputs] = False

@@ -71,8 +71,10 @@ class Constants:
     def __init__(self) -> None:
         self.entries: list[Const] = []
         self.inputs: list[int] = []
-        self._steps: list[tuple[PreludeStep, tuple[int, ...], tuple[int, ...]]] = []
+        self.steps: list[tuple[PreludeStep, tuple[int, ...], tuple[int, ...]]] = []
         self.watched: dict[tuple[int, str], bytes] = {}
+        self.alike: list[tuple[int, int]] = []
+        """Entries of equal values that were taken for one."""
         self._starts: list[int] = []
         self._owners: list[int] = []
         self._num_elements = 0
@@ -109,7 +111,7 @@ class Constants:
             for (shape, dtype), value in zip(outs, values, strict=True)
         ]
         if not fixed:
-            self._steps.append((fn, tuple(c.index for c in ins), tuple(c.index for c in consts)))
+            self.steps.append((fn, tuple(c.index for c in ins), tuple(c.index for c in consts)))
         return consts
 
     # Values that shape the structure
@@ -126,12 +128,21 @@ class Constants:
         value = np.asarray(const.value)
         return value != 0 if kind == "zeros" else value
 
+    def watch_alike(self, a: int, b: int) -> None:
+        """Make it part of the cache key that two entries are equal."""
+        self.alike.append((a, b))
+
+    @property
+    def owners(self) -> tuple[np.ndarray, np.ndarray]:
+        """First element number of every constant whose elements have ids, in rising order, and whose it is."""
+        return np.asarray(self._starts, np.int64), np.asarray(self._owners, np.int64)
+
     def run(self, inputs: Sequence[Numeric]) -> tuple[list[Known], bool]:
         """Replay with new inputs; returns the values of all entries, and whether the watched ones agree."""
         values: list[Known] = [c.value if c.fixed else None for c in self.entries]  # type: ignore[misc]
         for index, value in zip(self.inputs, inputs, strict=True):
             values[index] = value[None] if isinstance(value, Tracer) else as_known(value)[None]
-        for fn, ins, outs in self._steps:
+        for fn, ins, outs in self.steps:
             args = [values[i] for i in ins]
             xp = jnp if any(isinstance(a, Tracer) for a in args) else np
             for i, value in zip(outs, fn(xp, *args), strict=True):
@@ -139,6 +150,8 @@ class Constants:
         for (index, kind), digest in self.watched.items():
             if isinstance(values[index], Tracer) or _digest(values[index], kind) != digest:
                 return values, False
+        if any(_differ(values[a], values[b]) for a, b in self.alike):
+            return values, False
         return values, True
 
     # Elements
@@ -263,6 +276,12 @@ def as_known(value: Numeric) -> Known:
     if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended):
         return value
     return np.asarray(value)
+
+
+def _differ(a: Known, b: Known) -> bool:
+    if isinstance(a, Tracer) or isinstance(b, Tracer):
+        return a is not b
+    return np.asarray(a).tobytes() != np.asarray(b).tobytes()
 
 
 def _digest(value: Numeric, kind: str) -> bytes:

@@ -73,6 +73,8 @@ class Lifter:
         """Equations that a check found wrong: by line, or all loops."""
         self.inside: frozenset[int] = frozenset()
         """Loops (by identity) that are to be lifted inside, although they could be calls."""
+        self.apart = False
+        """Whether bodies of loops are written part by part, so that loops share parts."""
         self.settled = False
         """Whether it is settled which loops are lifted inside."""
         self.lift_again: Callable[[frozenset[int]], tuple[Lifter, list[np.ndarray]]]

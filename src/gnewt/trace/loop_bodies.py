@@ -38,6 +38,7 @@ from gnewt.trace.fuse import MAX_ARGS
 from gnewt.trace.known_branches import groups_of_iterations, has_known_branches, resolve_branches
 from gnewt.trace.lift import Lifter, Value
 from gnewt.trace.loop_carries import LoopCarries
+from gnewt.trace.loop_parts import split_parts
 from gnewt.trace.scalar_pool import CallFunction, CallSpec, Take, split_arguments, split_columns
 from gnewt.trace.subsets import lift_subsets
 
@@ -81,7 +82,15 @@ def run_body(lift: Lifter, instr: Instr, loop: LoopCarries, values: list[Value])
     rest.outs = [loop.body.outs[o] for o in asked]
     sums = [o < len(loop.sums) and loop.sums[o] for o in asked]
     states = [o < loop.spec.num_carry and not is_sum for o, is_sum in zip(asked, sums, strict=True)]
-    for part, places in split_costs(rest, states):
+    parts = split_costs(rest, states)
+    if lift.apart:
+        kept = {v: _carry_vars(loop)[o] for v, o, s in zip(rest.outs, asked, states, strict=True) if s}
+        parts = [
+            piece
+            for part, places in parts
+            for piece in split_parts(part, [kept.get(v) for v in part.outs], places)
+        ]
+    for part, places in parts:
         _write_part(lift, instr, part, env, [sums[i] for i in places], is_map=not any(states))
     return [
         env[v] if isinstance(v, int) and flag else out

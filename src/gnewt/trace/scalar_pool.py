@@ -158,12 +158,28 @@ class Pool:
         for ids, _ in self.alias:
             goal = target[ids.ravel()]
             carried[goal[goal >= 0]] = True
+        self._redirect(target)
+        self.target = target
+        return carried
+
+    def merge(self, stands: np.ndarray, carried: np.ndarray) -> np.ndarray:
+        """Let some scalars stand for others; returns which are carried now.
+
+        Args:
+            stands: int32[size]: the id that stands for each id.
+            carried: as `resolve` has returned it.
+        """
+        self._redirect(stands)
+        self.target = self.follow(stands, self.target)
+        now = np.zeros_like(carried)
+        now[stands[carried]] = True
+        return now
+
+    def _redirect(self, target: np.ndarray) -> None:
         for block in self.blocks:
             block.operands = [self.follow(target, o) for o in block.operands]
             if block.cols is not None:
                 block.cols = self.follow(target, block.cols)
-        self.target = target
-        return carried
 
     @staticmethod
     def follow(target: np.ndarray, ids: np.ndarray) -> np.ndarray:

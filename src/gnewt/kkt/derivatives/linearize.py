@@ -51,6 +51,7 @@ def linearize(
     curvature: str = "exact",
     slots: Float[Array, " S"] | None = None,
     native: bool = False,
+    lam: Float[Array, " S"] | None = None,
 ) -> LocalModels:
     """Compute the local models at x, or at slots that belong to x.
 
@@ -58,10 +59,12 @@ def linearize(
 
     Args:
         native: whether the native library may be used, whose numbers JAX cannot differentiate further.
+        lam: multipliers of the nodes, for slots that need not satisfy their equations. Then nothing is swept: Hessians are
+            taken with these, and `duals` is ∂l + Jᵀλ at every slot, the gradient of l + λᵀΦ.
     """
     s = forward(structure, maps, data, x) if slots is None else slots
     if native and s.dtype.name in TARGETS and available():
-        value, duals, sources = native_models(structure, maps, data, s, curvature)
+        value, duals, sources = native_models(structure, maps, data, s, curvature, lam)
         return LocalModels(value, s, duals, sources)
     keeper = Keeper(s)
     local = [
@@ -80,7 +83,10 @@ def linearize(
             gradient = _in_precision(local[f].jacobian(), s.dtype)
             back = pull_back(family, gradient.rows, gradient.shared, jnp.ones((1, family.n), s.dtype))
             duals = structure.layout.args[f].add(duals, back, maps)
-    duals = sweep_duals(structure, maps, jacobians, duals)
+    if lam is None:
+        duals = used = sweep_duals(structure, maps, jacobians, duals)
+    else:
+        duals, used = _pull_all(structure, maps, jacobians, duals, lam), lam
     sources = []
     for f, family in enumerate(structure.families):
         if not family.is_loss:
@@ -94,9 +100,22 @@ def linearize(
         elif curvature == "gauss_newton":
             sources.append(jnp.zeros(family.n * count, s.dtype))
         else:
-            sources.append(local[f].hessian(outs.read(duals, maps)).T.reshape(-1))
+            sources.append(local[f].hessian(outs.read(used, maps)).T.reshape(-1))
     flat = jnp.concatenate([jnp.asarray(v, s.dtype) for v in sources]) if sources else jnp.zeros(0, s.dtype)
     return LocalModels(keeper.seal(value), s, duals, flat)
+
+
+def _pull_all(
+    structure: Structure, maps: Maps, jacobians: dict[int, Jacobian], duals: Array, lam: Array
+) -> Array:
+    """duals + Jᵀλ, for all nodes at once."""
+    for f in structure.nodes:
+        family, outs = structure.families[f], structure.layout.outs[f]
+        if not family.k or not family.n or outs is None:
+            continue
+        back = pull_back(family, jacobians[f].rows, jacobians[f].shared, outs.read(lam, maps))
+        duals = structure.layout.args[f].add(duals, back, maps)
+    return duals
 
 
 def _in_precision(jacobian: Jacobian, dtype: DType) -> Jacobian:

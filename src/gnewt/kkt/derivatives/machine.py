@@ -11,7 +11,7 @@ import ctypes
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from functools import cache
+from functools import cache, partial
 from typing import TypeAlias
 
 import jax
@@ -52,6 +52,8 @@ _INTEGERS = ("in", "const", "convert_element_type", "select_n")
 """What may be an integer: integers are held as floating-point numbers, and are not computed with."""
 TARGETS = {"float64": "gnewt_linearize_f64", "float32": "gnewt_linearize_f32"}
 """The functions of the library that run programs, by precision."""
+GIVEN_TARGETS = {"float64": "gnewt_linearize_given_f64", "float32": "gnewt_linearize_given_f32"}
+"""The same with multipliers of the nodes as their first operand after the slots."""
 
 
 class Load(IntEnum):
@@ -88,11 +90,14 @@ _SHARED = (Load.SHARED, Load.COMMON)
 def available() -> bool:
     """Whether the library is there and has the machine; registers it with JAX."""
     library = _native.LIBRARY
-    if library is None or not all(hasattr(library, name) for name in TARGETS.values()):
+    names = {
+        name: has for has, targets in ((False, TARGETS), (True, GIVEN_TARGETS)) for name in targets.values()
+    }
+    if library is None or not all(hasattr(library, name) for name in names):
         return False
-    for name in TARGETS.values():
+    for name, has_given in names.items():
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
-        FOREIGN[name] = _run_on_host
+        FOREIGN[name] = partial(_run_on_host, has_given)
     return True
 
 
@@ -107,10 +112,11 @@ class _Call(ctypes.Structure):
         *(("operand_sizes", ctypes.c_void_p), ("num_operands", ctypes.c_int64)),
         *(("value", ctypes.c_void_p), ("duals", ctypes.c_void_p), ("num_slots", ctypes.c_int64)),
         *(("sources", ctypes.c_void_p), ("num_sources", ctypes.c_int64)),
+        ("given", ctypes.c_void_p),
     )
 
 
-def _run_on_host(instr: Instr, values: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _run_on_host(has_given: bool, instr: Instr, values: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Run the call on numbers of the host, for programs that NumPy runs; leading axes are batch axes."""
     found = [np.empty(aval.shape, aval.dtype) for aval in instr.out_avals]
     dtype, lead = found[0].dtype, found[0].shape
@@ -122,12 +128,15 @@ def _run_on_host(instr: Instr, values: Sequence[np.ndarray]) -> list[np.ndarray]
     results = [out.reshape(given[0].shape[0], -1) for out in found]
     for element, (value, duals, sources) in enumerate(zip(*results, strict=True)):
         rows = [np.ascontiguousarray(v[element]) for v in given]
-        _run_one(rows, value, duals, sources)
+        _run_one(has_given, rows, value, duals, sources)
     return found
 
 
-def _run_one(rows: Sequence[np.ndarray], value: np.ndarray, duals: np.ndarray, sources: np.ndarray) -> None:
+def _run_one(
+    has_given: bool, rows: Sequence[np.ndarray], value: np.ndarray, duals: np.ndarray, sources: np.ndarray
+) -> None:
     tables, code, constants, slots, *operands = rows
+    lam, operands = (operands[0], operands[1:]) if has_given else (None, operands)
     places = np.array([row.ctypes.data for row in operands], np.uintp)
     sizes = np.array([len(row) for row in operands], np.int64)
     call = _Call(
@@ -141,6 +150,7 @@ def _run_one(rows: Sequence[np.ndarray], value: np.ndarray, duals: np.ndarray, s
         ),
         *(slots.ctypes.data, places.ctypes.data, sizes.ctypes.data, len(operands)),
         *(value.ctypes.data, duals.ctypes.data, len(duals), sources.ctypes.data, len(sources)),
+        None if lam is None else lam.ctypes.data,
     )
     assert _native.LIBRARY is not None
     run = _native.LIBRARY.gnewt_linearize

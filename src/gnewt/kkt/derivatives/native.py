@@ -19,7 +19,7 @@ from gnewt.graph import Data, Family, Maps, Structure
 from gnewt.jaxprs.compat import DType, Numeric
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.local import Local, data_kinds, local_derivatives, written_of
-from gnewt.kkt.derivatives.machine import TARGETS, Load, Store, can_run, write_program
+from gnewt.kkt.derivatives.machine import GIVEN_TARGETS, TARGETS, Load, Store, can_run, write_program
 from gnewt.kkt.derivatives.scalars import live_nodes
 from gnewt.kkt.derivatives.written import WrittenDerivatives
 
@@ -123,9 +123,13 @@ def _write_node(
 
 
 def native_models(
-    structure: Structure, maps: Maps, data: Data, s: Array, curvature: str
+    structure: Structure, maps: Maps, data: Data, s: Array, curvature: str, lam: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """Compute (f, duals, sources) at the slots s. Traceable; works under vmap; JAX cannot differentiate it."""
+    """Compute (f, duals, sources) at the slots s. Traceable; works under vmap; JAX cannot differentiate it.
+
+    Args:
+        lam: multipliers [S] for the Hessians of nodes; the duals are then ∂l + Jᵀλ at every slot, without a sweep.
+    """
     keeper = Keeper(s)
     value = jnp.zeros((), s.dtype)
     code = _Code(len(structure.families))
@@ -145,14 +149,17 @@ def native_models(
             value = value + jnp.sum(local.values()).astype(s.dtype)
     starts = hessian_starts(structure)
     shapes = [jax.ShapeDtypeStruct(shape, s.dtype) for shape in ((), s.shape, (starts[-1],))]
-    call = jax.ffi.ffi_call(TARGETS[s.dtype.name], shapes, vmap_method="expand_dims")
+    target = (TARGETS if lam is None else GIVEN_TARGETS)[s.dtype.name]
+    call = jax.ffi.ffi_call(target, shapes, vmap_method="expand_dims")
     integers, constants = code.arrays(s.dtype)
-    found, duals, sources = call(maps[-1], integers, constants, s, *operands)
+    extra = [] if lam is None else [jnp.asarray(lam, s.dtype)]
+    found, duals, sources = call(maps[-1], integers, constants, s, *extra, *operands)
+    used = duals if lam is None else extra[0]
     for f, local in given.items():
         family, outs = structure.families[f], structure.layout.outs[f]
         if not family.hess_pattern.any() or (outs is not None and curvature == "gauss_newton"):
             continue
-        hessian = local.hessian(None if outs is None else outs.read(duals, maps)).T.reshape(-1)
+        hessian = local.hessian(None if outs is None else outs.read(used, maps)).T.reshape(-1)
         sources = jax.lax.dynamic_update_slice(sources, jnp.asarray(hessian, s.dtype), (starts[f],))
     return keeper.seal(value + found), duals, sources
 

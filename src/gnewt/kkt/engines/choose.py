@@ -37,6 +37,12 @@ class Prepared(Protocol):
         """Solve for other right-hand sides."""
         ...
 
+    def solve_whole(
+        self, arrays: Any, sources: Array, elimination: Elimination, rhs: Float[Array, "unknowns columns"]
+    ) -> Float[Array, "unknowns columns"]:
+        """Solve K z = rhs with right-hand sides on all rows: inputs, nodes, multipliers of nodes."""
+        ...
+
 
 _ENGINES: dict[str, Callable[[Plan, int, float], Prepared]] = {
     "native": NativeEngine,

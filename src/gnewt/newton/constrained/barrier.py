@@ -2,7 +2,8 @@
 
     minimise  σf(x) - μΣlog(w - l) - μΣlog(u - w)     with w = (x, s),  d_E(c_E - t) = 0,  d_I c_I - s = 0
 
-A slack s for the inequalities only. Multipliers y and bound multipliers z are those of the scaled problem; the graph knows
+A slack s for the inequalities only. Where the graph is lifted, w ends with the nodes, the rows c with their gaps
+Φ(x_pa) - x, and y with their multipliers λ: L = f + yᵀc + λᵀ(Φ - x). Multipliers y and bound multipliers z are those of the scaled problem; the graph knows
 f + (d y/σ)ᵀc, so that scaling never touches its derivatives. Every function works on NumPy's and on traced numbers.
 """
 
@@ -47,10 +48,10 @@ class Primal(NamedTuple):
     """Where an iterate is."""
 
     w: Array
-    """(x, s)"""
+    """(x, s), and the nodes of a lifted graph."""
     values: Values
     c: Array
-    """Scaled constraints: (d_E(c_E - t), d_I c_I)."""
+    """Scaled constraints: (d_E(c_E - t), d_I c_I), and the gaps of a lifted graph."""
     f: Array
     """σf"""
 
@@ -99,23 +100,43 @@ class Barrier:
         a = self.model.augmented
         return a.size, a.num_equalities, a.num_inequalities
 
+    @property
+    def num_rows(self) -> int:
+        """Equalities and inequalities; the rows behind them are gaps."""
+        return self.sizes[1] + self.sizes[2]
+
+    def join(self, gradient: Array, slacks: Array) -> Array:
+        """Put numbers for the slacks between those for x and those for lifted nodes."""
+        n = self.sizes[0]
+        return _space(gradient).concatenate([gradient[:n], slacks, gradient[n:]])
+
+    def on_slacks(self, y: Array) -> Array:
+        """The gradient that multipliers give to the slacks: -y_I."""
+        return -y[self.sizes[1] : self.num_rows]
+
     # Values
 
     def rows_of(self, values: Values) -> Array:
         """Scaled constraints at given values."""
         xp, a, d = _space(values.slots), self.model.augmented, self.scale.rows
         equal = values.slots[a.equalities] - self.box.target
-        return d * xp.concatenate([equal, values.slots[a.inequalities]])
+        return d * xp.concatenate([equal, values.slots[a.inequalities], values.gaps])
 
     def at(self, w: Array) -> Primal:
-        values = self.model.evaluate(w[: self.model.size])
+        n, m, k = self.sizes
+        if self.model.lift is None:
+            values = self.model.evaluate(w[:n])
+        else:
+            values = self.model.evaluate(w[:n], w[n + k :])
+            w = _space(values.slots).concatenate([w[: n + k], values.slots[n + m :]])
         return Primal(w, values, self.rows_of(values), self.scale.f * values.f)
 
     def residual(self, at: Primal) -> Array:
         """r_c = (c_E, c_I - s)."""
         xp = _space(at.c)
-        n, m, _ = self.sizes
-        return at.c - xp.concatenate([np.zeros(m, at.c.dtype), at.w[n:]])
+        n, m, k = self.sizes
+        none = np.zeros(self.model.num_lifted, at.c.dtype)
+        return at.c - xp.concatenate([np.zeros(m, at.c.dtype), at.w[n : n + k], none])
 
     def gaps(self, w: Array) -> tuple[Array, Array]:
         """Distances to the limits; 1 where there is none."""
@@ -148,16 +169,17 @@ class Barrier:
         n, m, _ = self.sizes
         sigma = self.scale.f * weight
         scaled = self.scale.rows * y / sigma
-        models = self.model.linearize(at.values, scaled[:m], scaled[m:])
+        lam = scaled[self.num_rows :]
+        models = self.model.linearize(at.values, scaled[:m], scaled[m : self.num_rows], lam)
         xp = _space(at.w)
-        gradient = sigma * xp.asarray(models.duals)[:n]
-        return models, gradient
+        duals = xp.asarray(models.duals)
+        if self.model.lift is None:
+            return models, sigma * duals[:n]
+        return models, sigma * xp.concatenate([duals[:n], duals[n + m :] - lam])
 
     def stationarity(self, gradient: Array, dual: Dual) -> Array:
         """∇_w of the Lagrangian: zero at a solution."""
-        xp = _space(gradient)
-        m = self.sizes[1]
-        return xp.concatenate([gradient, -dual.y[m:]]) - dual.lower + dual.upper
+        return self.join(gradient, self.on_slacks(dual.y)) - dual.lower + dual.upper
 
     def errors(self, at: Primal, gradient: Array, dual: Dual, mu: Array) -> tuple[Array, Array, Array]:
         """Scaled errors of the barrier problem's conditions: dual, primal, complementarity."""
@@ -198,41 +220,49 @@ class Barrier:
         """Solve the KKT system for columns of right-hand sides.
 
         Args:
-            gradient: [n + m_I, k]: r_w, the gradient of what is minimised plus Jᵀy, in w.
-            residual: [m, k]: r_c.
+            gradient: [n + m_I, k]: r_w, the gradient of what is minimised plus Jᵀy, in w; lifted nodes behind it.
+            residual: [m, k]: r_c; gaps behind it.
             delta: δ_w.
         """
         xp = _space(at.w)
-        n, m, _ = self.sizes
-        sigma, d = self.scale.f * weights.f, self.scale.rows
+        n, m, k = self.sizes
+        count = self.num_rows
+        sigma, d = self.scale.f * weights.f, self.scale.rows[:count]
         diagonal = self.sigma(at.w, dual) + weights.proximal + delta
-        soft = diagonal[n:]  # of the slacks
-        rows = weights.rows + xp.concatenate([np.zeros(m, at.c.dtype), 1 / soft])
-        r_c = residual + xp.concatenate(
-            [np.zeros((m, residual.shape[1]), at.c.dtype), gradient[n:] / soft[:, None]]
+        soft = diagonal[n : n + k]  # of the slacks
+        rows = weights.rows[:count] + xp.concatenate([np.zeros(m, at.c.dtype), 1 / soft])
+        r_c = residual[:count] + xp.concatenate(
+            [np.zeros((m, residual.shape[1]), at.c.dtype), gradient[n : n + k] / soft[:, None]]
         )
         sides = Sides(
             -gradient[:n] / sigma,
             -r_c[:m] / d[:m, None],
             -(d[m:] / (sigma * rows[m:]))[:, None] * r_c[m:],
+            -gradient[n + k :] / sigma,
+            -residual[count:],
         )
         whole = xp.concatenate(
             [diagonal[:n] / sigma, -rows[:m] * sigma / d[:m] ** 2, d[m:] ** 2 / (sigma * rows[m:])]
         )
         moves, found = self.model.solve(models, whole, sides)
-        return self._step(at, moves, gradient, r_c, rows, soft, sigma), found
+        step = self._step(at, moves, gradient, r_c, rows, soft, sigma)
+        if self.model.lift is None:
+            return step, found
+        grown = (xp.concatenate([step.w, moves.nodes]), xp.concatenate([step.y, sigma * moves.gaps]))
+        none = grown[0] * 0
+        return Step(*grown, none, none, xp.concatenate([step.rows, -residual[count:]])), found
 
     def _step(
         self, at: Primal, moves: Moves, gradient: Array, r_c: Array, rows: Array, soft: Array, sigma: Array
     ) -> Step:
         """Recover slacks and multipliers from the condensed solution."""
         xp = _space(at.w)
-        n, m, _ = self.sizes
-        d = self.scale.rows
+        n, m, k = self.sizes
+        d = self.scale.rows[: self.num_rows]
         dy_equal = moves.equalities * (sigma / d[:m])[:, None]
         change = moves.inequalities * d[m:, None]
         dy_other = (change + r_c[m:]) / rows[m:, None]
-        ds = (dy_other - gradient[n:]) / soft[:, None]
+        ds = (dy_other - gradient[n : n + k]) / soft[:, None]
         j_equal = rows[:m, None] * dy_equal - r_c[:m]
         w = xp.concatenate([moves.x, ds])
         none = w * 0
@@ -273,4 +303,4 @@ def _largest(xp: Any, a: Array) -> Array:
 
 
 def _least(xp: Any, a: Array) -> Array:
-    return xp.min(a, initial=np.inf)
+    return xp.min(a, axis=-1, initial=np.inf)

@@ -65,13 +65,15 @@ def weights_of(b: Barrier, st: State, delta_c: Array) -> Weights:
 def columns(b: Barrier, st: State, weights: Weights, residual: Array) -> tuple[Array, Array]:
     """Right-hand sides: for μ = 0, and per unit of μ. [n + m_I, 2] and [m, 2]."""
     xp = _space(st.at.w)
-    m = b.sizes[1]
-    gradient = xp.concatenate([st.gradient, -st.dual.y[m:]])
+    gradient = b.join(st.gradient, b.on_slacks(st.dual.y))
     gradient = gradient + weights.proximal * (st.at.w - st.anchor.w)
     fits = st.mode == Mode.MULTIPLIERS
     gradient = xp.where(fits, gradient - st.dual.lower + st.dual.upper, gradient)
     # In restoration y = ρ·r_c solves the rows; for multipliers no row moves.
-    residual = xp.where(st.mode == Mode.NORMAL, residual, 0.0)
+    # Gaps of a lifted graph close in restoration, too.
+    gaps = np.arange(len(residual)) >= b.num_rows
+    moves = (st.mode == Mode.NORMAL) | ((st.mode == Mode.RESTORE) & gaps)
+    residual = xp.where(moves, residual, 0.0)
     centre = xp.where(fits, 0.0, b.centering(st.at.w))
     return xp.stack([gradient, centre], 1), xp.stack([residual, 0 * residual], 1)
 
@@ -105,7 +107,8 @@ def find_direction(b: Barrier, st: State) -> Tried:
     def attempt(t: Tried) -> Tried:
         step, found = solve_with(b, st, t.delta, t.rows, residual)
         finite = xp.all(xp.isfinite(step.w)) & xp.all(xp.isfinite(step.y))
-        right = (is_right(b.model, found) | (st.mode == Mode.MULTIPLIERS)) & finite
+        # Multipliers that are not finite are dropped; no shift would make them so.
+        right = (is_right(b.model, found) & finite) | (st.mode == Mode.MULTIPLIERS)
         drowned = (found.status == SINGULAR) & (t.rows == 0)
         first = xp.where(st.delta > 0, xp.maximum(st.delta / _FALL, _LEAST), _FIRST)
         factor = xp.where(st.delta > 0, _GROWTH, _FIRST_GROWTH)
@@ -118,7 +121,8 @@ def find_direction(b: Barrier, st: State) -> Tried:
         return ~t.is_right & (t.tries < 64) & (t.delta <= _MOST)
 
     n, m, k = b.sizes
-    empty = xp.zeros((n + k, 2), st.at.w.dtype), xp.zeros((m + k, 2), st.at.w.dtype)
+    more = b.model.num_lifted
+    empty = xp.zeros((n + k + more, 2), st.at.w.dtype), xp.zeros((m + k + more, 2), st.at.w.dtype)
     no = st.mode < 0
     none = Step(empty[0], empty[1], empty[0], empty[0], empty[1])
     begin = Tried(none, zero, zero, no, st.counts.step * 0, no)
@@ -140,18 +144,16 @@ def choose_mu(b: Barrier, st: State, step: Step, tau: Array, least: Array, most:
     dual_error = xp.sum(b.stationarity(st.gradient, st.dual) ** 2) / max(len(st.at.w), 1)
     primal_error = xp.sum(b.residual(st.at) ** 2) / max(len(st.at.c), 1)
 
-    def quality(share: Array) -> Array:
-        mu = share * mean
-        one = b.with_bounds(st.at, st.dual, combine(step, mu), mu)
-        a_p, a_d = b.longest(st.at.w, one.w, tau), b.longest_dual(st.dual, one, tau)
-        after_low = xp.where(box.has_lower, (low + a_p * one.w) * (st.dual.lower + a_d * one.lower), 0.0)
-        after_up = xp.where(box.has_upper, (up - a_p * one.w) * (st.dual.upper + a_d * one.upper), 0.0)
-        comp = (xp.sum(after_low**2) + xp.sum(after_up**2)) / count
-        return (1 - a_d) ** 2 * dual_error + (1 - a_p) ** 2 * primal_error + comp
-
-    found = xp.stack([quality(share) for share in _SHARES])
+    # All candidates at once: a row each.
+    mu = (xp.asarray(_SHARES, st.at.w.dtype) * mean)[:, None]
+    one = b.with_bounds(st.at, st.dual, Step(*(p[:, 0] + mu * p[:, 1] for p in step)), mu)
+    a_p, a_d = b.longest(st.at.w, one.w, tau)[:, None], b.longest_dual(st.dual, one, tau)[:, None]
+    after_low = xp.where(box.has_lower, (low + a_p * one.w) * (st.dual.lower + a_d * one.lower), 0.0)
+    after_up = xp.where(box.has_upper, (up - a_p * one.w) * (st.dual.upper + a_d * one.upper), 0.0)
+    comp = (xp.sum(after_low**2, -1) + xp.sum(after_up**2, -1)) / count
+    found = (1 - a_d[:, 0]) ** 2 * dual_error + (1 - a_p[:, 0]) ** 2 * primal_error + comp
     best = xp.argmin(xp.where(xp.isfinite(found), found, np.inf))
-    return xp.clip(xp.asarray(_SHARES)[best] * mean, least, most)
+    return xp.clip(mu[:, 0][best], least, most)
 
 
 def _space(a: Any) -> Any:

@@ -19,6 +19,7 @@ from gnewt.graph import Data, Maps, forward, objective
 from gnewt.kkt import Elimination, LocalModels, Prepared
 from gnewt.newton.arithmetic import Array, is_traced, known
 from gnewt.newton.constrained.augment import Augmented
+from gnewt.newton.constrained.lifted import Lift, lifted_values, solve_lifted
 from gnewt.newton.objective import Point
 from gnewt.newton.system import System, compiled
 
@@ -33,6 +34,8 @@ class Values(NamedTuple):
     f: Array
     slots: Array
     """Of the augmented structure; multipliers are zero."""
+    gaps: Array
+    """Φ(x_pa) - x of all nodes where the graph is lifted; else empty."""
 
 
 class Sides(NamedTuple):
@@ -44,6 +47,10 @@ class Sides(NamedTuple):
     """[m_E, k]"""
     inequalities: Array
     """[m_I, k]: on the slots of the inequalities."""
+    nodes: Array
+    """[M, k]: on the rows of nodes, where the graph is lifted; else [0, k]."""
+    gaps: Array
+    """[M, k]: on the rows of their multipliers."""
 
 
 class Moves(NamedTuple):
@@ -55,6 +62,10 @@ class Moves(NamedTuple):
     """[m_E, k]: of the multipliers."""
     inequalities: Array
     """[m_I, k]: of the slots of the inequalities, J_I·dx."""
+    nodes: Array
+    """[M, k]: of the nodes, where the graph is lifted; else [0, k]."""
+    gaps: Array
+    """[M, k]: of the multipliers of the nodes."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -67,10 +78,17 @@ class Model:
     """Data of the traced families."""
     constant: Array | None
     """Value of an objective that does not depend on x."""
+    lift: Lift | None = None
+    """Which nodes hold values of their own; None where all are computed from x."""
 
     @property
     def size(self) -> int:
         return self.augmented.size
+
+    @property
+    def num_lifted(self) -> int:
+        """M where the graph is lifted, else 0."""
+        return self.augmented.structure.num_pairs if self.lift is not None else 0
 
     def point(self, x: Array, multipliers: Array | None = None) -> Point:
         """The augmented structure at x, with the multipliers of the inequalities in its data."""
@@ -81,24 +99,42 @@ class Model:
         inputs = xp.concatenate([x, np.zeros(a.num_equalities, a.structure.dtype)])
         return Point(inputs, data, (), a.structure, None, False)
 
-    def evaluate(self, x: Array) -> Values:
-        """Evaluate objective and constraints."""
-        f, slots = compiled(self.augmented.structure, _evaluate)(self.system.maps, self.point(x))
+    def evaluate(self, x: Array, nodes: Array | None = None) -> Values:
+        """Evaluate objective and constraints; of a lifted graph at given values of its nodes."""
+        structure = self.augmented.structure
+        if self.lift is None or nodes is None:
+            f, slots = compiled(structure, _evaluate)(self.system.maps, self.point(x))
+            gaps = np.zeros(self.num_lifted, structure.dtype)
+        else:
+            run = structure.memo(
+                ("lifted", self.lift.key), lambda: jax.jit(partial(lifted_values, self.lift))
+            )
+            f, slots, gaps = run(self.system.maps, self.point(x), nodes)
         f, slots = known(f), known(slots)
-        return Values(f if self.constant is None else f + self.constant, slots)
+        return Values(f if self.constant is None else f + self.constant, slots, known(gaps))
 
-    def linearize(self, values: Values, y_equal: Array, y_other: Array) -> LocalModels:
-        """Take derivatives of f + yᵀc: the gradient and the sources of K."""
+    def linearize(
+        self, values: Values, y_equal: Array, y_other: Array, lam: Array | None = None
+    ) -> LocalModels:
+        """Take derivatives of f + yᵀc: the gradient and the sources of K.
+
+        Args:
+            lam: multipliers of the nodes of a lifted graph.
+        """
         a = self.augmented
         n, m = self.size, a.num_equalities
         xp: Any = jnp if is_traced(values.slots, y_equal) else np
         slots = xp.concatenate([values.slots[:n], y_equal, values.slots[n + m :]])
         point = self.point(values.slots[:n], y_other)
-        return self.system.linearize(point, slots)
+        if self.lift is None:
+            return self.system.linearize(point, slots)
+        return self.system.linearize(point, slots, xp.concatenate([np.zeros(n + m, slots.dtype), lam]))
 
     def solve(self, models: LocalModels, diagonal: Array, sides: Sides) -> tuple[Moves, Elimination]:
         """Eliminate K with the given diagonals (inputs, multipliers, slots of inequalities), and solve."""
         a = self.augmented
+        if self.lift is not None:
+            return self._solve_lifted(models, diagonal, sides)
         function = a.structure.memo(
             ("constrained", self.system), lambda: jax.jit(partial(_solve, a, self.system.engine))
         )
@@ -108,9 +144,22 @@ class Model:
             status=known(found.status), inertia=known(found.inertia)
         )
 
-    def row_sizes(self, x: Array) -> Array:
-        """‖∇c_i‖∞ for every row, equalities first."""
+    def _solve_lifted(self, models: LocalModels, diagonal: Array, sides: Sides) -> tuple[Moves, Elimination]:
         a = self.augmented
+        function = a.structure.memo(
+            ("lifted", self.system), lambda: jax.jit(partial(solve_lifted, a, self.system.engine))
+        )
+        moved, found = function(self.system.arrays, models.sources, diagonal, tuple(sides))
+        moved, n, size = known(moved), self.size, a.structure.num_slots
+        first = n + a.num_equalities
+        moves = Moves(moved[:n], moved[n:first], moved[a.inequalities], moved[first:size], moved[size:])
+        return moves, found._replace(status=known(found.status), inertia=known(found.inertia))
+
+    def row_sizes(self, x: Array) -> Array:
+        """‖∇c_i‖∞ for every row, equalities first; where the graph is lifted a row reads one slot."""
+        a = self.augmented
+        if self.lift is not None:
+            return np.ones(a.num_equalities + a.num_inequalities + self.num_lifted, a.structure.dtype)
         if a.num_equalities + a.num_inequalities == 0:
             return np.zeros(0, a.structure.dtype)
         function = a.structure.memo("row sizes", lambda: jax.jit(partial(_row_sizes, a)))
@@ -173,7 +222,8 @@ def _solve(
     moved = jnp.zeros((0, right.shape[1]), right.dtype)
     if a.num_inequalities:
         moved = jax.vmap(lambda v: jax.jvp(rows, (point.x[:n],), (v,))[1], 1, 1)(step[:n])
-    return Moves(step[:n], step[n:], moved), found
+    none = jnp.zeros((0, right.shape[1]), right.dtype)
+    return Moves(step[:n], step[n:], moved, none, none), found
 
 
 def is_right(model: Model, found: Elimination) -> Any:

@@ -70,8 +70,18 @@ class Counts(NamedTuple):
     """Soft restoration steps in a row."""
     tiny: Array
     """Steps in a row that rounding swallows."""
-    good: Array
-    """Rounds in a row whose error was acceptable."""
+
+
+class Best(NamedTuple):
+    """The iterate with the least error, for runs that end without convergence."""
+
+    at: Primal
+    dual: Dual
+    gradient: Array
+    total: Array
+    """Its error; inf where no iterate was feasible."""
+    since: Array
+    """Rounds since the error was halved."""
 
 
 class State(NamedTuple):
@@ -87,5 +97,6 @@ class State(NamedTuple):
     mode: Array
     anchor: Anchor
     counts: Counts
+    best: Best
     code: Array
     record: Record

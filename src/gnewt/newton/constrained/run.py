@@ -18,18 +18,21 @@ from gnewt.newton.arithmetic import Array, known, quietly
 from gnewt.newton.constrained.augment import augment
 from gnewt.newton.constrained.barrier import Barrier, Box, Dual, Scale
 from gnewt.newton.constrained.joint import Joint
+from gnewt.newton.constrained.lifted import make_lift, place_nodes
 from gnewt.newton.constrained.loop import Settings, advance, begin
-from gnewt.newton.constrained.model import Model
+from gnewt.newton.constrained.model import Model, Values
 from gnewt.newton.constrained.modes import Record, State
+from gnewt.newton.constrained.warm import LEAST_MU, PUSH_SHARE, Warm, first_dual, first_mu, fits
 from gnewt.newton.objective import Point
 from gnewt.newton.statuses import Status
 from gnewt.newton.system import SlotOrder, system_of
 
 MU_FIRST = 0.1
-_RELAX = 1e-8
-"""Limits are moved outwards by this much, relative to their size: problems without an interior get one."""
+_RELAX = 1e-9
+"""Limits are moved outwards by this much, relative to their size: problems without an interior get one. Ten times more
+showed in products with multipliers of a few hundred."""
 _RELAX_MOST = 50.0
-"""Size of a limit beyond which it is not moved further: a solution then violates it by less than 1e-6."""
+"""Size of a limit beyond which it is not moved further: a solution then violates it by less than 1e-7."""
 _PUSH, _PUSH_SHARE = 1e-2, 1e-2
 """The start is moved inside its limits: by this much, or by this share of the interval."""
 _LARGEST_GRADIENT = 100.0
@@ -56,12 +59,13 @@ def make_model(joint: Joint, order: SlotOrder, curvature: str, engine: str) -> M
         joint.constant is None,
     )
     point = Point(joint.point.x, (), (), a.structure, None, False)
-    system = system_of(point, order, curvature, engine)
+    system = system_of(point, a.order(order), curvature, engine)
     columns = joint.point.data
     if joint.constant is not None:
         families = joint.point.structure.families
         columns = tuple(c for c, f in zip(columns, families, strict=True) if not f.is_loss)
-    return Model(a, system, columns, joint.constant)
+    lift = None if joint.lifted is None else make_lift(a.structure, joint.lifted.is_slot)
+    return Model(a, system, columns, joint.constant, lift)
 
 
 def make_box(joint: Joint, rows_scale: Array, relax: float) -> Box:
@@ -75,8 +79,9 @@ def make_box(joint: Joint, rows_scale: Array, relax: float) -> Box:
     e, i = rows.equalities, rows.inequalities
     dtype = joint.point.structure.dtype
     unit = xp.concatenate([np.ones(len(joint.lower), dtype), rows_scale[len(e) :]])
-    lower = xp.concatenate([joint.lower, rows.lower[i]]).astype(dtype)
-    upper = xp.concatenate([joint.upper, rows.upper[i]]).astype(dtype)
+    free = np.full(len(unit) - len(joint.lower) - len(i), np.inf)  # lifted nodes
+    lower = xp.concatenate([joint.lower, rows.lower[i], -free]).astype(dtype)
+    upper = xp.concatenate([joint.upper, rows.upper[i], free]).astype(dtype)
     has_lower, has_upper = xp.isfinite(lower), xp.isfinite(upper)
 
     def margin(limit: Array) -> Array:
@@ -99,14 +104,14 @@ def push_inside(w: Array, box: Box, push: Array, share: Array) -> Array:
     return xp.where(box.has_upper, xp.minimum(inside, box.upper - up), inside)
 
 
-def first_scale(model: Model, x: Array) -> Scale:
+def first_scale(model: Model, x: Array, values: Values) -> Scale:
     """Scale f and every row so that their first gradients are moderate."""
     xp = jnp if isinstance(x, Tracer) else np
     a = model.augmented
-    values = model.evaluate(x)
-    zeros = np.zeros(a.num_equalities, x.dtype), np.zeros(a.num_inequalities, x.dtype)
+    zeros = [np.zeros(size, x.dtype) for size in (a.num_equalities, a.num_inequalities, model.num_lifted)]
     models = model.linearize(values, *zeros)
-    size = xp.max(xp.abs(xp.asarray(known(models.duals))[: a.size]), initial=0.0)
+    read = a.size if model.lift is None else None  # a lifted objective has a gradient at every slot
+    size = xp.max(xp.abs(xp.asarray(known(models.duals))[:read]), initial=0.0)
     sizes = model.row_sizes(x)
 
     def of(size: Array) -> Array:
@@ -121,20 +126,44 @@ def prepare(joint: Joint, model: Model, x: Array, warm: Any = None) -> tuple[Bar
     xp = jnp if joint.point.is_traced or isinstance(x, Tracer) else np
     n = model.size
     rows = joint.rows
-    relax = _RELAX if joint.point.structure.eps < 1e-12 else 1e-4
-    flat = Scale(xp.ones((), x.dtype), xp.ones(len(rows.equalities) + len(rows.inequalities), x.dtype))
+    relax = max(_RELAX, 10 * joint.point.structure.eps)
+    count = len(rows.equalities) + len(rows.inequalities)
+    flat = Scale(xp.ones((), x.dtype), xp.ones(count + model.num_lifted, x.dtype))
     box = make_box(joint, flat.rows, relax)
     part = Box(box.lower[:n], box.upper[:n], box.has_lower[:n], box.has_upper[:n], box.target)
-    inside = push_inside(xp.asarray(x), part, _PUSH, _PUSH_SHARE)
-    scale = first_scale(model, inside)
+    push, share = _PUSH, _PUSH_SHARE
+    if warm is not None:
+        push = xp.minimum(PUSH_SHARE * xp.maximum(LEAST_MU, warm.mu), _PUSH)
+    inside = push_inside(xp.asarray(x), part, push, share)
+    values = model.evaluate(inside)
+    nodes = values.slots[:0]
+    if joint.lifted is not None:
+        nodes = place_nodes(joint.lifted, values.slots[n + len(rows.equalities) :])
+        nodes = nodes if warm is None else warm.nodes
+        values = model.evaluate(inside, nodes)
+        nodes = values.slots[n + len(rows.equalities) :]
+    scale = first_scale(model, inside, values)
     box = make_box(joint, scale.rows, relax)
     barrier = Barrier(model, box, scale)
-    values = model.evaluate(inside)
     c = barrier.rows_of(values)
-    w = push_inside(xp.concatenate([inside, c[len(rows.equalities) :]]), box, _PUSH, _PUSH_SHARE)
+    w = push_inside(xp.concatenate([inside, c[len(rows.equalities) : count], nodes]), box, push, share)
+    if warm is not None:
+        return barrier, w, first_dual(barrier, warm)
     one = xp.ones_like(w)
     dual = Dual(c * 0, xp.where(box.has_lower, one, 0.0), xp.where(box.has_upper, one, 0.0))
     return barrier, w, dual
+
+
+def _fitting(joint: Joint, model: Model, warm: Any) -> Warm | None:
+    """The memory of an earlier run, if it is of a problem of this size."""
+    rows = joint.rows
+    count = len(rows.equalities) + len(rows.inequalities) + model.num_lifted
+    size = model.size + len(rows.inequalities) + model.num_lifted
+    return warm if fits(warm, count, size) else None
+
+
+def _resumed(settings: Settings, barrier: Barrier, warm: Warm | None) -> Settings:
+    return settings if warm is None else settings._replace(mu_first=first_mu(barrier, warm))
 
 
 def solve_on_host(
@@ -150,8 +179,10 @@ def solve_on_host(
     history: list[Record] = []
     with quietly():
         x = known(joint.point.x)
+        warm = _fitting(joint, model, warm)
         barrier, w, dual = prepare(joint, model, x, warm)
-        state = begin(barrier, w, dual, settings)
+        settings = _resumed(settings, barrier, warm)
+        state = begin(barrier, w, dual, settings, warm is not None)
         ended = None
         try:
             while int(state.code) == Status.RUNNING and ended is None:
@@ -172,8 +203,10 @@ def solve_on_host(
 
 def solve_in_jit(joint: Joint, model: Model, settings: Settings, warm: Any) -> Solved:
     """The same loop as one lax.while_loop; the history has max_steps rows, NaN behind the last step."""
+    warm = _fitting(joint, model, warm)
     barrier, w, dual = prepare(joint, model, jnp.asarray(joint.point.x), warm)
-    state = begin(barrier, w, dual, settings)
+    settings = _resumed(settings, barrier, warm)
+    state = begin(barrier, w, dual, settings, warm is not None)
     most = int(settings.max_steps)
     blank = jax.tree_util.tree_map(
         lambda r: jnp.full((most, *jnp.shape(r)), _blank(r), jnp.result_type(r)), state.record

@@ -6,26 +6,24 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import OptionError, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Graph
-from gnewt.newton.arithmetic import Array
 from gnewt.newton.constrained.joint import Joint, make_joint
+from gnewt.newton.constrained.lifted import lifted_names, read_start
 from gnewt.newton.constrained.loop import Settings
 from gnewt.newton.constrained.modes import Record, State
+from gnewt.newton.constrained.outcome import make_result
 from gnewt.newton.constrained.run import (
     MU_FIRST,
-    Solved,
     make_model,
     note_moved,
     solve_in_jit,
     solve_on_host,
 )
-from gnewt.newton.numbers import as_count, as_real
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result
 from gnewt.newton.system import SlotOrder
@@ -68,27 +66,27 @@ def minimize_constrained(
 ) -> Result:
     """Minimise under constraints and bounds."""
     _refuse(options)
-    bounds, constraints, _, has_aux = given
+    bounds, constraints, lifted, has_aux = given
     tol, max_steps = limits
     warm = x0.memory if isinstance(x0, Result) else None
     start = x0.x if isinstance(x0, Result) else x0
-    joint = make_joint(target, start, args, kwargs, bounds, constraints, has_aux)
+    kept = None if lifted is True else lifted_names(lifted, target, has_aux)
+    joint = make_joint(target, start, args, kwargs, bounds, constraints, has_aux, kept)
+    if lifted is not False:
+        joint = dataclasses.replace(joint, lifted=read_start(lifted, joint.point.structure, joint.outputs))
     model = make_model(joint, options.order, options.curvature, options.engine)
     dtype = np.dtype(joint.point.structure.dtype)
     settings = Settings(
         dtype.type(tol) if not isinstance(tol, Tracer) else tol, max_steps, dtype.type(MU_FIRST), True
     )
     note_moved(joint)
-    if joint.point.is_traced or _is_traced(joint):
+    if joint.is_traced or isinstance(tol, Tracer):
         solved = solve_in_jit(joint, model, settings, warm)
     else:
-        solved = solve_on_host(joint, model, settings, warm, _watch(joint, options), options.time_limit)
-    return _result(joint, solved, tol)
-
-
-def _is_traced(joint: Joint) -> bool:
-    rows = joint.rows
-    return any(isinstance(v, Tracer) for v in (joint.lower, joint.upper, rows.lower, rows.upper))
+        with Reporter(options.verbose, _HEAD, _WIDTHS, _cells) as reporter:
+            watch = _watch(joint, options, reporter)
+            solved = solve_on_host(joint, model, settings, warm, watch, options.time_limit)
+    return make_result(joint, solved, tol)
 
 
 def _refuse(options: ConstrainedOptions) -> None:
@@ -106,17 +104,15 @@ def _refuse(options: ConstrainedOptions) -> None:
         raise OptionError(what, user_line(), "leave the option out, or the constraints and bounds")
 
 
-def _watch(joint: Joint, options: ConstrainedOptions) -> Callable[[State, Any], bool | None]:
-    reporter = Reporter(options.verbose, _HEAD, _WIDTHS, _cells)
-    entered = reporter.__enter__()
-
+def _watch(
+    joint: Joint, options: ConstrainedOptions, reporter: Reporter
+) -> Callable[[State, Any], bool | None]:
     def watch(state: State, scale: Any) -> bool | None:
         record = state.record
-        entered.show(int(state.counts.step), record)
+        reporter.show(int(state.counts.step), record)
         if options.callback is None:
             return None
-        n = len(joint.lower)
-        x = joint.unravel(np.asarray(state.at.w[:n]))
+        x = joint.unravel(np.asarray(state.at.w[: len(joint.lower)]))
         seen = Progress(int(state.counts.step), x, float(state.at.values.f), float(record.dual), record)  # type: ignore[arg-type]
         return options.callback(seen) is True
 
@@ -135,70 +131,3 @@ def _cells(step: int, r: Record) -> tuple[str, ...]:
         f"{float(r.dual_length):.1e}",
         _MODES[int(r.mode)],
     )
-
-
-def _result(joint: Joint, solved: Solved, tol: Any) -> Result:
-    state, b = solved.state, solved.barrier
-    xp = jnp if isinstance(state.code, Tracer) else np
-    n = b.sizes[0]
-    rows = joint.rows
-    sigma, d = b.scale
-    y_used = state.dual.y * d / sigma
-    z = (state.dual.upper - state.dual.lower) / sigma
-    order = np.concatenate([rows.equalities, rows.inequalities]).astype(int)
-    whole = xp.zeros(len(rows.slots), state.at.w.dtype)
-    y, active = _place(xp, whole, order, y_used), _place(xp, whole > 0, order, _active(xp, solved))
-    x, violation = _inside(xp, joint, solved)
-    dual, primal, comp = b.errors(state.at, state.gradient, state.dual, state.schedule.mu * 0)
-    stationary = xp.max(xp.abs(b.stationarity(state.gradient, state.dual)[:n]), initial=0.0) / sigma
-    return Result(
-        x=joint.unravel(x),
-        fun=as_real(state.at.values.f),
-        grad_norm=as_real(stationary),
-        code=as_count(state.code),
-        num_steps=as_count(state.counts.step),
-        num_factorizations=as_count(state.counts.factorizations),
-        num_evaluations=as_count(state.counts.evaluations),
-        num_gradients=as_count(state.counts.gradients),
-        history=solved.history,  # type: ignore[arg-type]
-        memory=(state.dual, state.schedule.mu, state.at.w, b.scale),
-        factor=None,
-        tol=tol,
-        violation=as_real(violation),
-        kkt_error=as_real(xp.maximum(dual, xp.maximum(primal, comp))),
-        multipliers=joint.mirror(y),
-        bound_multipliers=joint.spread(z[:n]),
-        active=joint.mirror(active),
-    )
-
-
-def _place(xp: Any, whole: Array, order: np.ndarray, values: Array) -> Array:
-    if xp is jnp:
-        return jnp.asarray(whole).at[order].set(values)
-    full = np.array(whole)
-    full[order] = values
-    return full
-
-
-def _active(xp: Any, solved: Solved) -> Array:
-    """Rows whose limit carries a multiplier larger than its distance."""
-    state, b = solved.state, solved.barrier
-    n, m, _ = b.sizes
-    low, up = b.gaps(state.at.w)
-    at_lower = b.box.has_lower & (state.dual.lower > low)
-    at_upper = b.box.has_upper & (state.dual.upper > up)
-    return xp.concatenate([np.ones(m, bool), (at_lower | at_upper)[n:]])
-
-
-def _inside(xp: Any, joint: Joint, solved: Solved) -> tuple[Array, Array]:
-    """x within its own bounds, which were relaxed on the way; and the violation of the constraints there."""
-    state = solved.state
-    n = solved.barrier.sizes[0]
-    x = xp.clip(state.at.w[:n], joint.lower, joint.upper).astype(state.at.w.dtype)
-    b, rows = solved.barrier, joint.rows
-    c = state.at.c / b.scale.rows
-    m = len(rows.equalities)
-    lower, upper = rows.lower[rows.inequalities], rows.upper[rows.inequalities]
-    worst = xp.max(xp.abs(c[:m]), initial=0.0)
-    worst = xp.maximum(worst, xp.max(lower - c[m:], initial=0.0))
-    return x, xp.maximum(worst, xp.max(c[m:] - upper, initial=0.0))

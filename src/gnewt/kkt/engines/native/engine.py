@@ -26,6 +26,7 @@ from gnewt.kkt.engines.elimination import Elimination
 from gnewt.kkt.engines.native.packing import NativeLayout, lay_out_native
 
 _TARGETS = ("gnewt_factor_solve_f64", "gnewt_factor_solve_f32", "gnewt_solve_f64", "gnewt_solve_f32")
+_WHOLE = ("gnewt_solve_whole_f64", "gnewt_solve_whole_f32")
 _SUFFIX = {"float64": "f64", "float32": "f32"}
 
 
@@ -114,9 +115,9 @@ def available() -> bool:
             f"set it to one of {', '.join(INSTRUCTION_SETS)}, or unset it for the best one of this machine",
         )
     library = _native.LIBRARY
-    if library is None or not all(hasattr(library, name) for name in _TARGETS):
+    if library is None or not all(hasattr(library, name) for name in (*_TARGETS, *_WHOLE)):
         return False
-    for name in _TARGETS:
+    for name in (*_TARGETS, *_WHOLE):
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
     return True
 
@@ -189,6 +190,26 @@ def solve(
     )
 
 
+def solve_whole(
+    layout: NativeLayout,
+    sources: Float[Array, " nnz"],
+    solved: Solved,
+    rhs: Float[Array, "unknowns columns"],
+    array: Array | np.ndarray | None = None,
+) -> Float[Array, "unknowns columns"]:
+    """Solve K z = rhs for all unknowns with the same factor; NaN where there is none."""
+    dtype = sources.dtype
+    plan = jnp.asarray(layout.array if array is None else array)
+    call = jax.ffi.ffi_call(
+        f"gnewt_solve_whole_{_SUFFIX[dtype.name]}",
+        jax.ShapeDtypeStruct(rhs.shape, dtype),
+        vmap_method="expand_dims",
+    )
+    return call(
+        plan, sources, solved.factor, solved.places, solved.info, solved.real, jnp.asarray(rhs, dtype)
+    )
+
+
 class NativeEngine:
     """A plan made ready for the C++ library: one call per factor-and-solve. Once per plan; holds integers only."""
 
@@ -221,3 +242,14 @@ class NativeEngine:
         """Solve for other right-hand sides with the same factor."""
         solved = Solved(rhs, *elimination.factor, null=elimination.null)
         return solve(self._layout, sources, solved, rhs, arrays)
+
+    def solve_whole(
+        self,
+        arrays: Array | np.ndarray,
+        sources: Float[Array, " nnz"],
+        elimination: Elimination,
+        rhs: Float[Array, "unknowns columns"],
+    ) -> Float[Array, "unknowns columns"]:
+        """Solve K z = rhs with right-hand sides on all rows: inputs, nodes, multipliers of nodes."""
+        solved = Solved(rhs, *elimination.factor, null=elimination.null)
+        return solve_whole(self._layout, sources, solved, rhs, arrays)

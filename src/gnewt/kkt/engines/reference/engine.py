@@ -80,14 +80,21 @@ class ReferenceFactor:
 
         A null unknown is set to zero, so that the answer is finite; it is then not a solution.
         """
-        z = np.zeros((self.plan.num_unknowns, *b.shape[1:]))
-        z[: self.plan.num_inputs] = b * self.scale
+        whole = np.zeros((self.plan.num_unknowns, *b.shape[1:]))
+        whole[: self.plan.num_inputs] = b
+        return self.solve_whole(whole)[: self.plan.num_inputs]
+
+    def solve_whole(self, b: np.ndarray) -> np.ndarray:
+        """Solve K z = b with right-hand sides on all rows; b is [unknowns] or [unknowns, columns]."""
+        is_slot = np.arange(self.plan.num_unknowns) < self.plan.num_slots
+        units = np.where(is_slot, self.scale, 1 / self.scale).reshape(-1, *[1] * (b.ndim - 1))
+        z = b * units
         for front in self.fronts:
             z[front.separator] -= front.gain.T @ z[front.interior]
         z[self.null] = 0.0
         for front in reversed(self.fronts):
             z[front.interior] = front.block.solve(z[front.interior]) - front.gain @ z[front.separator]
-        return z[: self.plan.num_inputs] * self.scale
+        return z * units
 
     def inverse_blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (unknowns, K⁻¹ on them, in scaled units) for the clique of each front, roots first.
@@ -293,6 +300,14 @@ class ReferenceEngine:
         shift = kept.shift if isinstance(kept, ReferenceFactor) else kept
         return self.factor_solve(arrays, sources, shift, rhs)[0]
 
+    def solve_whole(self, arrays: tuple[()], sources: Array, elimination: Elimination, rhs: Array) -> Array:
+        """Solve with right-hand sides on all rows; inside jit the elimination is made again."""
+        kept = elimination.factor
+        if isinstance(kept, ReferenceFactor) and not isinstance(rhs, Tracer):
+            return jnp.asarray(kept.solve_whole(np.asarray(rhs, np.float64)), rhs.dtype)
+        shift = kept.shift if isinstance(kept, ReferenceFactor) else kept
+        return solve_whole_on_host(self.plan, self.eps, sources, shift, rhs)
+
     def _run(self, sources: np.ndarray, shift: Array | float, rhs: np.ndarray) -> tuple[Array, Elimination]:
         if not np.all(np.isfinite(sources)):
             none = zeros(shapes_of_summary(self.plan, rhs.dtype))
@@ -302,6 +317,23 @@ class ReferenceEngine:
         done = factorize(self.plan, sources, float(shift), self.eps)
         solution = jnp.asarray(done.solve(rhs.astype(np.float64)), rhs.dtype)
         return solution, summary(done, rhs.dtype)._replace(factor=done)
+
+
+def solve_whole_on_host(
+    plan: Plan, eps: float | None, sources: Array, shift: Array | float, rhs: Array
+) -> Array:
+    """Eliminate on the host and solve with right-hand sides on all rows; NaN where the sources are not finite."""
+
+    def run(sources: Array, shift: Array, rhs: Array) -> np.ndarray:
+        right = np.asarray(rhs)
+        if not np.all(np.isfinite(sources)):
+            return np.full(right.shape, np.nan, right.dtype)
+        factor = factorize(plan, np.asarray(sources), float(shift), eps)
+        return np.asarray(factor.solve_whole(right.astype(np.float64)), right.dtype)
+
+    shape = jax.ShapeDtypeStruct(rhs.shape, rhs.dtype)
+    shift = jnp.asarray(shift, sources.dtype)
+    return jax.pure_callback(run, shape, sources, shift, rhs, vmap_method="sequential")
 
 
 def summary(done: ReferenceFactor, dtype: np.dtype) -> Elimination:

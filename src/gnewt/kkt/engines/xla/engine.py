@@ -22,6 +22,7 @@ from jaxtyping import Float, Int
 
 from gnewt.graph import Plan
 from gnewt.kkt.engines.elimination import NONFINITE, OK, Elimination
+from gnewt.kkt.engines.reference.engine import solve_whole_on_host
 from gnewt.kkt.engines.xla.assembly import XlaLayout, lay_out_xla
 from gnewt.kkt.engines.xla.careful import HostSolve, where_needed
 from gnewt.kkt.engines.xla.front import Gains, Pivots
@@ -53,6 +54,7 @@ class XlaEngine:
         self._eps = eps
         self._tree = Tree(self.layout)
         self._host = HostSolve(plan, eps)
+        self._plan = plan
 
     def factor_solve(
         self,
@@ -107,6 +109,18 @@ class XlaEngine:
         careful, _ = self._host((tier == HOST) & finite, sources, shift, rhs)
         solution = jnp.where(tier == CLEAN, solution, jnp.where(tier == REFINED, refined, careful))
         return jnp.where(finite, solution, jnp.nan)
+
+    def solve_whole(
+        self,
+        arrays: Operands,
+        sources: Float[Array, " nnz"],
+        elimination: Elimination,
+        rhs: Float[Array, "unknowns columns"],
+    ) -> Float[Array, "unknowns columns"]:
+        """Solve with right-hand sides on all rows: by the reference engine on the host, since bare duals have no rows here."""
+        del arrays
+        shift = elimination.factor[2]
+        return solve_whole_on_host(self._plan, self._eps, jnp.asarray(sources), shift, rhs)
 
     def _widen(self, rhs: Array) -> Array:
         """Right-hand sides over all unknowns, zero but on the inputs (E10)."""
