@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from gnewt._errors import PerformanceNotice, PlanError, WidthError
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Graph, Structure
+from gnewt.jaxprs.compat import SMALL_KERNELS, count_equations
 from gnewt.kkt import ENGINES, unknown_engine
 from gnewt.newton.arithmetic import as_known, known, largest, quietly
 from gnewt.newton.check import checked, is_checked
@@ -43,15 +43,16 @@ from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result, X
 from gnewt.newton.rollout import Rollout, choose_search
 from gnewt.newton.statuses import Status
-from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
+from gnewt.newton.system import OrderLike, SlotOrder, System, compiled, linearized, system_of
 from gnewt.newton.trust_region import TrustRegion
 
 _MINUTES, _SECONDS = 1e12, 1e10
 """Flops of a factorisation that takes so long on one core. Minutes are hopeless; seconds are, where the tree is
 little better than the dense Hessian: hundreds of products take as long, and a step needs several factorisations."""
-_WORTH = 100
-"""Steps of earlier runs of one system and search after which steps are compiled as a whole. That takes about a second, as
-long as a thousand steps on the host: a first solution should not wait for it."""
+_QUICKLY_COMPILED = 500
+"""Equations of the local derivatives up to which steps are compiled as a whole: in about half a second, of which a tenth
+is theirs. Longer programs would be compiled twice over for it, and take so long by themselves that the host does not
+count. The choice depends on the program alone: equal calls take equal steps."""
 _AT_ONCE = 8
 """Steps that are taken by one call of the compiled function: between calls, the keyboard can interrupt."""
 _LITTLE = 10
@@ -223,20 +224,14 @@ class _Host:
                         ended = Status.TIME_LIMIT
         except KeyboardInterrupt:
             ended = Status.INTERRUPTED
-        self._taken[system, search] += int(state.step)
         if ended is not None and int(state.code) in (Status.RUNNING, Status.MAX_STEPS):
             state = state._replace(code=np.int32(ended))
         return _result(system, state, tuple(history), self._last_factor(point, state))
 
-    @property
-    def _taken(self) -> Counter[tuple[object, Search]]:
-        """Steps that all runs have taken on this structure, by system and search."""
-        return self.system.structure.memo("taken", lambda: Counter[tuple[object, Search]]())
-
     def _advance(self, task: Task, limits: Limits) -> Callable[[State], tuple[State, list[Record]]]:
-        """The next step, or a few; what is run again and again is compiled, from the beginning of a run."""
+        """The next step, or a few; compiled, where that is quick."""
         system, search = self.system, self.search
-        if isinstance(system, System) and _can_compile(system) and self._taken[system, search] > _WORTH:
+        if isinstance(system, System) and _can_compile(task, system, search):
             return self._compiled(task, system, limits)
         propose = self._propose(task)
 
@@ -253,15 +248,19 @@ class _Host:
     ) -> Callable[[State], tuple[State, list[Record]]]:
         """A few steps by one compiled function; one, where somebody looks on or the time is limited."""
         search, watched = self.search, self.callback is not None or self.reporter.verbose
-        most = 1 if watched or self.time_limit < float("inf") else _AT_ONCE
+        most = np.int32(1 if watched or self.time_limit < float("inf") else _AT_ONCE)
 
-        def run(operands: Any, point: Point, limits: Limits, state: State) -> tuple[State, Record]:
-            return some_steps(Task(system.bind(operands), point), search, limits, state, most)
+        def run(
+            operands: Any, point: Point, limits: Limits, state: State, most: jax.Array
+        ) -> tuple[State, Record]:
+            return some_steps(Task(system.bind(operands), point), search, limits, state, most, _AT_ONCE)
 
-        steps = system.structure.memo(("steps", system, search, most), lambda: jax.jit(run))
+        steps = system.structure.memo(
+            ("steps", system, search), lambda: jax.jit(run, compiler_options=SMALL_KERNELS)
+        )
 
         def advance(state: State) -> tuple[State, list[Record]]:
-            new, rows = steps(system.operands, task.point, limits, state)
+            new, rows = steps(system.operands, task.point, limits, state, most)
             columns = [np.asarray(column) for column in rows]
             count = int(new.step) - int(state.step)
             return new, [_on_host(Record(*(column[i] for column in columns))) for i in range(count)]
@@ -277,8 +276,8 @@ class _Host:
         def run(operands: Any, point: Point, at: Iterate) -> Proposal:
             return search.propose(Task(system.bind(operands), point), at)
 
-        compiled = system.structure.memo(("propose", system, search), lambda: jax.jit(run))
-        return lambda at: as_known(compiled(system.operands, task.point, at))
+        steps = system.structure.memo(("propose", system, search), lambda: jax.jit(run))
+        return lambda at: as_known(steps(system.operands, task.point, at))
 
     def _last_factor(self, point: Point, state: State) -> Factor | None:
         """H at the last iterate, eliminated."""
@@ -319,9 +318,16 @@ def _result(
     )
 
 
-def _can_compile(system: System) -> bool:
-    """The reference engine runs on the host."""
-    return system.engine.name != "reference"
+def _can_compile(task: Task, system: System, search: Search) -> bool:
+    """Whether steps are compiled as a whole. The reference engine runs on the host."""
+    if system.engine.name == "reference":
+        return False
+
+    def count() -> int:
+        function = compiled(system.structure, linearized, system.curvature, system.engine.name)
+        return count_equations(function.trace(system.maps, task.point, task.first_slots(search)).jaxpr)
+
+    return system.structure.memo(("equations", system, search), count) <= _QUICKLY_COMPILED
 
 
 def _on_host(record: Record) -> Record:
