@@ -175,7 +175,8 @@ class Barrier:
         duals = xp.asarray(models.duals)
         if self.model.lift is None:
             return models, sigma * duals[:n]
-        return models, sigma * xp.concatenate([duals[:n], duals[n + m :] - lam])
+        nodes = xp.where(self.model.lift.is_slot, duals[n + m :] - lam, 0.0)
+        return models, sigma * xp.concatenate([duals[:n], nodes])
 
     def stationarity(self, gradient: Array, dual: Dual) -> Array:
         """∇_w of the Lagrangian: zero at a solution."""
