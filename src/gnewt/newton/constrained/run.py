@@ -56,6 +56,7 @@ def make_model(joint: Joint, order: SlotOrder, curvature: str, engine: str) -> M
         rows.slots[rows.equalities],
         rows.slots[rows.inequalities],
         joint.constant is None,
+        joint.lifted is not None,
     )
     point = Point(joint.point.x, (), (), a.structure, None, False)
     system = system_of(point, order, curvature, engine)
