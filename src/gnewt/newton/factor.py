@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +121,9 @@ class Factor:
     @property
     def place(self) -> rules.Place:
         """What derivatives are taken with respect to."""
-        return rules.Place(self.point.x, self.point.data, jnp.asarray(self.shift, self.system.structure.dtype))
+        return rules.Place(
+            self.point.x, self.point.data, jnp.asarray(self.shift, self.system.structure.dtype)
+        )
 
     @property
     def held(self) -> rules.Held:
@@ -134,9 +136,7 @@ class Factor:
 
     @property
     def value(self) -> Array:
-        return (
-            rules.value(self.system, self.place, self.held) if self.is_traced else self.models.value
-        )
+        return rules.value(self.system, self.place, self.held) if self.is_traced else self.models.value
 
     @cached_property
     def gradient(self) -> PyTree:
@@ -282,7 +282,9 @@ class Factor:
         flat = ravel_sides(structure, v)
         columns = jnp.asarray(flat).reshape(flat.shape[0], -1)
         done = self.system.products(self.point, columns) + self.shift * columns
-        return unravel_sides(structure, (done if isinstance(done, Tracer) else np.asarray(done)).reshape(flat.shape))
+        return unravel_sides(
+            structure, (done if isinstance(done, Tracer) else np.asarray(done)).reshape(flat.shape)
+        )
 
     def shifted(self, shift: RealLike) -> Factor:
         """Return the factor of H + shift·I: a new elimination of the same H, whatever the shift of this one is."""
@@ -309,7 +311,7 @@ class Factor:
         self._refuse_batch("output_variances()")
         return uncertainty.output_variances(self)
 
-    def covariance(self, of: Any = None, to: Any = None) -> Array:
+    def covariance(self, of: object = None, to: object = None) -> Array:
         """Return Cov(of, to), [*shape of the first, *shape of the second]; exact for any nonsingular H.
 
         Args:

@@ -210,6 +210,7 @@ def factorize(
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool,
+    keep: bool | str | Sequence[str] = (),
     **options: Unpack[StepOptions],
 ) -> Callable[..., tuple[Factor, PyTree]]: ...
 def factorize(
@@ -222,12 +223,16 @@ def factorize(
     shift: Argument[RealLike] = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
+    keep: bool | str | Sequence[str] = (),
 ) -> Callable[..., Factor | tuple[Factor, PyTree]]:
     """Return a function that eliminates H + μI at its arguments and returns a `Factor`.
 
     Arguments as in `newton_step`. A singular H gives a Factor that knows it (`is_singular`).
+
+    Args:
+        keep: which entries of the auxiliary data have variances (`Factor.output_variances`): names, or True for all.
     """
-    objective, shift = Objective(target, argnums, has_aux), check_shift(shift)
+    objective, shift = Objective(target, argnums, has_aux, keep), check_shift(shift)
 
     def compute(*args: PyTree, **kwargs: PyTree) -> Factor | tuple[Factor, PyTree]:
         factor = _factor(objective, args, kwargs, order, shift, curvature, engine, check)

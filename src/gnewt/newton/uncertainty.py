@@ -9,17 +9,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
 from gnewt._errors import CurvatureWarning, GraphError, StepError, explain_error, user_line
-from gnewt._typing import PyTree
+from gnewt._typing import Array, PyTree
 from gnewt.graph import Output, Structure, forward
 from gnewt.graph.outputs import Kind
 from gnewt.newton import rules
@@ -95,7 +94,7 @@ def output_variances(factor: Factor) -> PyTree:
     return jax.tree.map(read, structure.outputs, is_leaf=is_output)
 
 
-def covariance(factor: Factor, of: Any, to: Any) -> Array:
+def covariance(factor: Factor, of: object, to: object) -> Array:
     """Cov(a, b) = A (H + μI)⁻¹ Bᵀ with the Jacobians of two quantities: as many solves as b has numbers."""
     system, point = factor.system, factor.point
     first = _quantity(system, factor, of)
@@ -112,7 +111,7 @@ def covariance(factor: Factor, of: Any, to: Any) -> Array:
     return found.reshape(*first.shape, *second.shape)
 
 
-def _quantity(system: System, factor: Factor, of: Any) -> Quantity:
+def _quantity(system: System, factor: Factor, of: object) -> Quantity:
     structure = system.structure
     if of is None:
         return Quantity((structure.num_inputs,), lambda x: x)
@@ -193,7 +192,9 @@ def sample(factor: Factor, key: Array, shape: tuple[int, ...]) -> PyTree:
         )
     if not system.plan.causal:  # only a causal elimination has the pivots of H
         system = system_of(factor.point, "causal", system.curvature, system.engine.name)
-        numbers = system.factor_solve(models, rules.still(shift), jnp.zeros((structure.num_inputs, 1), dtype))[1]
+        numbers = system.factor_solve(
+            models, rules.still(shift), jnp.zeros((structure.num_inputs, 1), dtype)
+        )[1]
     drawn = system.draw(models, numbers, noise)
     if factor.is_traced or isinstance(drawn, Tracer):
         drawn = jnp.where(factor.is_positive_definite, drawn, jnp.nan)

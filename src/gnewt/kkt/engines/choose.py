@@ -37,9 +37,7 @@ class Prepared(Protocol):
         """Solve for other right-hand sides."""
         ...
 
-    def variances(
-        self, arrays: Any, sources: Array, elimination: Elimination
-    ) -> Float[Array, " slots"]:
+    def variances(self, arrays: Any, sources: Array, elimination: Elimination) -> Float[Array, " slots"]:
         """The diagonal of K⁻¹ on all slots, by selected inversion along the tree."""
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from gnewt.kkt.engines.reference.engine import factorize
 from gnewt.kkt.engines.xla.careful import where_needed
 
 
+@runtime_checkable
 class Sensitive(Protocol):
     """An engine with a plan whose fronts hold duals."""
 
@@ -50,9 +51,7 @@ class HostSensitive:
             jax.ShapeDtypeStruct((), jnp.int32),
         )
 
-        def run(
-            needed: Array, sources: Array, shift: Array
-        ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        def run(needed: Array, sources: Array, shift: Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             found = [np.zeros(s.shape, s.dtype) for s in shapes]
             if needed:
                 with np.errstate(all="ignore"):
@@ -104,4 +103,3 @@ class NativeSensitive:
 def prepare_sensitive(name: str, plan: Plan, num_sources: int, eps: float) -> Sensitive:
     """Prepare a plan whose fronts hold duals for an engine. Once per plan."""
     return NativeSensitive(plan, num_sources, eps) if name == "native" else HostSensitive(plan, eps)
-

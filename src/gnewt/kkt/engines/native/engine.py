@@ -197,7 +197,9 @@ class NativeEngine:
     name = "native"
 
     def __init__(self, plan: Plan, num_sources: int, eps: float) -> None:
-        self._host = HostInverse(plan, eps)  # the engine itself measures noise in the precision of the sources
+        self._host = HostInverse(
+            plan, eps
+        )  # the engine itself measures noise in the precision of the sources
         self._layout = lay_out_native(plan, num_sources)
         self.arrays = self._layout.array
 
