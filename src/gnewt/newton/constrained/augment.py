@@ -85,7 +85,13 @@ class Augmented:
 
     @property
     def _num_traced(self) -> int:
-        return len(self.structure.families) - 1 - 2 * bool(self.num_equalities) - bool(self.num_inequalities) - bool(self.num_lifted)
+        return (
+            len(self.structure.families)
+            - 1
+            - 2 * bool(self.num_equalities)
+            - bool(self.num_inequalities)
+            - bool(self.num_lifted)
+        )
 
 
 def _saddle(s: jax.Array) -> jax.Array:
