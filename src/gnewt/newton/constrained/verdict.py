@@ -104,11 +104,14 @@ def judge_round(
     record = Record(
         old.at.f / b.scale.f, primal, dual, mu, tried.delta, trial.alpha * ~failed, dual_length, old.mode
     )
+    # Another mode is another matrix, and begins without δ_w.
+    mode = mode.astype(np.int32)
+    delta = xp.where(tried.delta > 0, tried.delta, old.delta)
     st = st._replace(
         schedule=schedule,
         filter=where(lowers, reset_filter(old.filter), where(failed, old.filter, new.filter)),
-        delta=xp.where(tried.delta > 0, tried.delta, old.delta),
-        mode=mode.astype(np.int32),
+        delta=xp.where(mode == old.mode, delta, 0.0),
+        mode=mode,
         anchor=where(failed, old.anchor, new.anchor),
         counts=counts,
         record=record,
