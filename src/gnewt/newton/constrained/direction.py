@@ -104,7 +104,8 @@ def find_direction(b: Barrier, st: State) -> Tried:
     def attempt(t: Tried) -> Tried:
         step, found = solve_with(b, st, t.delta, t.rows, residual)
         finite = xp.all(xp.isfinite(step.w)) & xp.all(xp.isfinite(step.y))
-        right = (is_right(b.model, found) | (st.mode == Mode.MULTIPLIERS)) & finite
+        # Multipliers that are not finite are dropped; no shift would make them so.
+        right = (is_right(b.model, found) & finite) | (st.mode == Mode.MULTIPLIERS)
         drowned = (found.status == SINGULAR) & (t.rows == 0)
         first = xp.where(st.delta > 0, xp.maximum(st.delta / _FALL, _LEAST), _FIRST)
         factor = xp.where(st.delta > 0, _GROWTH, _FIRST_GROWTH)
