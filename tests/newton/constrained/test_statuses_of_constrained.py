@@ -88,7 +88,9 @@ def test_nan_at_the_start():
 
 def test_nan_on_the_way():
     """Full steps leave the domain of the constraint; shorter ones do not."""
-    res = solve(lambda x: x[0] ** 2 + x[1] ** 2, [40.0, 3.0], gnewt.between(lambda x: jnp.log(x[0]), 0.0, None))
+    res = solve(
+        lambda x: x[0] ** 2 + x[1] ** 2, [40.0, 3.0], gnewt.between(lambda x: jnp.log(x[0]), 0.0, None)
+    )
     assert res.success
     np.testing.assert_allclose(res.x, [1.0, 0.0], atol=1e-6)
 
