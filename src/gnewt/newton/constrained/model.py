@@ -170,8 +170,7 @@ class Model:
     def bare_sources(self, models: LocalModels) -> LocalModels:
         """The local models without second derivatives: for least-squares multipliers."""
         keep = ~self.augmented.is_hessian
-        xp = jnp if is_traced(models.sources) else np
-        return dataclasses.replace(models, sources=xp.where(keep, known(models.sources), 0.0))
+        return dataclasses.replace(models, sources=jnp.where(keep, models.sources, 0.0))
 
 
 def _evaluate(maps: Maps, point: Point) -> tuple[jax.Array, jax.Array]:
