@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
 
 from gnewt._typing import PyTree
-from gnewt.newton.factor import Factor
 from gnewt.newton.loop import Record
 from gnewt.newton.numbers import Count, Real, show
 from gnewt.newton.statuses import Status, status_of
@@ -38,6 +37,7 @@ MESSAGES = {
 _CONSTRAINED = {
     Status.CONVERGED: "the error of the first-order conditions is below the tolerance",
     Status.STALLED: "no further progress within rounding; the error of the first-order conditions is below 1e-6",
+    Status.UNBOUNDED: "the objective falls without bound within the constraints, or x runs to infinity; add a bound or a cost",
     Status.NONFINITE: "the objective, a constraint or a derivative is not finite at the start; choose another start",
     Status.SINGULAR: "the KKT matrix kept the wrong inertia for every shift tried; check derivatives, scaling, and whether "
     "constraints depend on each other",
@@ -70,8 +70,9 @@ class Result(Generic[X]):
     """A `Record` for every step; inside jit one Record of arrays with max_steps rows, NaN behind the last."""
     memory: object
     """What the search would have gone on with: its radius. `minimize(f, res)` uses it."""
-    factor: Factor | None
-    """H at `x`, eliminated (not inside jit): its inertia says whether `x` is a minimum."""
+    factor: Any
+    """H at `x`, eliminated (a `Factor`): its inertia says whether `x` is a minimum; with constraints the KKT matrix (a
+    `KKTFactor`). None inside jit, and where the tree is too wide."""
     detail: str = dataclasses.field(default="", metadata={"static": True})
     tol: Real = 0.0
     """The tolerance that was asked for."""
@@ -105,7 +106,7 @@ class Result(Generic[X]):
         status = status_of(self.code, Status)
         text = MESSAGES[status] + (f": {self.detail}" if self.detail else "")
         if self.bound_multipliers is not None:
-            return _CONSTRAINED.get(status, MESSAGES[status]) + (f": {self.detail}" if self.detail else "")
+            return self._constrained_message(status)
         if status == Status.CONVERGED and self.grad_norm > self.tol:
             text += (
                 f", which follows the first gradient: ‖g‖∞ = {float(self.grad_norm):.1e} is at most "
@@ -119,6 +120,17 @@ class Result(Generic[X]):
                 f"{text}; H is not positive definite at the last iterate ({inertia.negative} negative, {inertia.zero} zero "
                 "eigenvalues): the objective may have no minimum (unbounded below)"
             )
+        return text
+
+    def _constrained_message(self, status: Status) -> str:
+        text = _CONSTRAINED.get(status, MESSAGES[status]) + (f": {self.detail}" if self.detail else "")
+        if self.factor is None or not self.success:
+            return text
+        if self.factor.status != "ok":
+            return f"{text}; the KKT matrix is singular: constraints depend on each other, or a direction has no curvature"
+        if not self.factor.is_minimum:
+            found = tuple(self.factor.inertia)
+            return f"{text}, but the KKT matrix has the inertia {found}: no minimum under these constraints; start elsewhere"
         return text
 
     def __str__(self) -> str:
@@ -135,7 +147,8 @@ class Result(Generic[X]):
     def _constrained_rows(self) -> list[tuple[str, str]]:
         if self.bound_multipliers is None:
             return []
-        return [("violation", f"{float(self.violation):.3e}"), ("kkt_error", f"{float(self.kkt_error):.3e}")]
+        rows = [("violation", f"{float(self.violation):.3e}"), ("kkt_error", f"{float(self.kkt_error):.3e}")]
+        return rows if not float(self.gap) else [*rows, ("gap", f"{float(self.gap):.3e}")]
 
     def __repr__(self) -> str:
         return show("Result", self.code, self.__str__)

@@ -90,7 +90,9 @@ _SHARED = (Load.SHARED, Load.COMMON)
 def available() -> bool:
     """Whether the library is there and has the machine; registers it with JAX."""
     library = _native.LIBRARY
-    names = {name: has for has, targets in ((False, TARGETS), (True, GIVEN_TARGETS)) for name in targets.values()}
+    names = {
+        name: has for has, targets in ((False, TARGETS), (True, GIVEN_TARGETS)) for name in targets.values()
+    }
     if library is None or not all(hasattr(library, name) for name in names):
         return False
     for name, has_given in names.items():

@@ -15,12 +15,14 @@ so that linearising once serves any number of diagonals, in every engine and wit
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import numpy as np
 
 from gnewt.graph import Data, Family, Structure
 from gnewt.newton.arithmetic import Array
+from gnewt.newton.system import SlotOrder
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -65,9 +67,31 @@ class Augmented:
             added.append((np.zeros(self.num_lifted, dtype),))
         return (*columns[: self._num_traced], *(added if m_e else added[1:]))
 
+    def order(self, order: SlotOrder) -> SlotOrder:
+        """An order of the traced structure as one of this one: a multiplier follows the slot of its equality."""
+        if isinstance(order, str) or not self.num_equalities:
+            return order
+        n, m = self.size, self.num_equalities
+        waiting: dict[int, list[int]] = {}
+        for i, slot in enumerate(self.equalities.tolist()):
+            waiting.setdefault(slot, []).append(n + i)
+        found: list[Any] = []
+        for item in order:
+            group = np.ravel(np.asarray(item, np.int64))
+            group = np.where(group >= n, group + m, group)
+            found.append(int(group[0]) if np.ndim(item) == 0 else group)
+            found += [y for slot in group.tolist() for y in waiting.pop(slot, [])]
+        return found + [y for left in waiting.values() for y in left]
+
     @property
     def _num_traced(self) -> int:
-        return len(self.structure.families) - 1 - 2 * bool(self.num_equalities) - bool(self.num_inequalities) - bool(self.num_lifted)
+        return (
+            len(self.structure.families)
+            - 1
+            - 2 * bool(self.num_equalities)
+            - bool(self.num_inequalities)
+            - bool(self.num_lifted)
+        )
 
 
 def _saddle(s: jax.Array) -> jax.Array:

@@ -95,9 +95,9 @@ def read_constraints(given: Any) -> Named:
         return Named((given,), ("constraint",), jax.tree_util.tree_structure(0))
     if isinstance(given, Mapping):
         items = {name: _entry(name, value) for name, value in given.items()}
-        names = sorted(items) if isinstance(given, dict) else list(items)
+        names = sorted(items)  # as pytrees of dicts are
         tree = jax.tree_util.tree_structure({name: 0 for name in items})
-        return Named(tuple(items[n] for n in names), tuple(names), tree)
+        return Named(tuple(items[n] for n in names), tuple(map(repr, names)), tree)
     if not isinstance(given, list | tuple):
         raise ConstraintError(
             f"constraints is a {type(given).__name__}",
@@ -146,36 +146,55 @@ def spread_limit(
         like: a pytree of things with a shape.
         what: name of the limit, for errors.
     """
-    leaves, tree = jax.tree_util.tree_flatten(like)
-    if limit is None:
-        return [np.full(leaf.shape, default) for leaf in leaves]
-    given, form = jax.tree_util.tree_flatten(limit, is_leaf=lambda v: v is None)
-    if len(given) == 1 and (form == jax.tree_util.tree_structure(0) or form == tree):
-        given = given * len(leaves) if np.ndim(given[0]) == 0 or len(leaves) == 1 else given
-    elif form != tree:
-        given = jax.tree_util.tree_flatten(limit, is_leaf=lambda v: v is None)[0]
-        if form.num_leaves != tree.num_leaves:
-            raise ConstraintError(
-                f"{what} has the structure {form}, and should have {tree}",
-                where,
-                "give one number for all entries, or a pytree of the same form; its leaves may be None",
-            )
-    if len(given) != len(leaves):
-        raise ConstraintError(
-            f"{what} is one array of shape {np.shape(given[0])} for {len(leaves)} leaves",
-            where,
-            "give one number for all entries, or a pytree of the same form",
-        )
+    leaves = jax.tree_util.tree_leaves(like)
+    if limit is None or (jax.tree_util.all_leaves([limit]) and np.ndim(limit) == 0):
+        given = [limit] * len(leaves)
+    else:
+        given = _match(limit, like, what, where)
     return [_broadcast(v, leaf.shape, default, what, where) for v, leaf in zip(given, leaves, strict=True)]
+
+
+def _match(limit: Any, like: PyTree, what: str, where: str) -> list[Any]:
+    """One part of a limit for every leaf: lists of numbers count as arrays, and a part may stand for a whole subtree."""
+    tree = jax.tree_util.tree_structure(like)
+    try:
+        return tree.flatten_up_to(limit)
+    except ValueError:
+        pass
+    try:
+        parts: list[Any] = []
+        jax.tree_util.tree_map(
+            lambda v, below: parts.extend([v] * jax.tree_util.tree_structure(below).num_leaves),
+            limit,
+            like,
+            is_leaf=lambda v: v is None,
+        )
+        return parts
+    except ValueError:
+        form = jax.tree_util.tree_structure(limit, is_leaf=lambda v: v is None)
+    raise ConstraintError(
+        f"{what} has the structure {form}, and should have {tree}",
+        where,
+        "give one number for all entries, or a pytree of the same form; its leaves may be None",
+    )
 
 
 def _broadcast(value: Any, shape: tuple[int, ...], default: float, what: str, where: str) -> Any:
     if value is None:
         return np.full(shape, default)
-    if isinstance(value, str) or not np.issubdtype(np.result_type(jnp.result_type(value)), np.number):
-        raise ConstraintError(f"{what} is {value!r}, not a number", where, "give numbers, ±inf or None")
-    xp = jnp if isinstance(value, Tracer) else np
-    array = xp.asarray(value, float)
+    wrong = ConstraintError(f"{what} is {value!r}, not a number", where, "give numbers, ±inf or None")
+    xp = jnp if any(isinstance(v, Tracer) for v in jax.tree_util.tree_leaves(value)) else np
+    if isinstance(value, list | tuple):
+        value = jax.tree_util.tree_map(
+            lambda v: default if v is None else v, value, is_leaf=lambda v: v is None
+        )
+    try:
+        array = xp.asarray(value)
+        if not (np.issubdtype(array.dtype, np.floating) or np.issubdtype(array.dtype, np.integer)):
+            raise wrong
+        array = array.astype(float)
+    except (TypeError, ValueError):
+        raise wrong from None
     try:
         array = xp.broadcast_to(array, shape)
     except ValueError:

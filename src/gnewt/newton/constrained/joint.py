@@ -1,4 +1,4 @@
-"""The joint problem: objective and constraints traced together, their limits read, fixed variables taken out."""
+"""The joint problem: objective and constraints traced together, their limits read."""
 
 from __future__ import annotations
 
@@ -15,31 +15,10 @@ from gnewt._errors import ConstantError, ConstraintError, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Graph, Kind, Output, Structure
 from gnewt.newton.arithmetic import Array
-from gnewt.newton.constrained.forms import Constraint, Named, read_bounds, read_constraints, spread_limit
+from gnewt.newton.constrained.forms import Constraint, Named, read_bounds, read_constraints
 from gnewt.newton.constrained.lifted import LiftedStart
+from gnewt.newton.constrained.rows import Rows, flat_vector, read_rows, with_fixed
 from gnewt.newton.objective import Objective, Point
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Rows:
-    """Scalar constraints: which slot each stands for, and what it may be."""
-
-    slots: np.ndarray
-    """int32[rows]: slots of the traced structure; -1 for a constant."""
-    lower: Array
-    upper: Array
-    is_equality: np.ndarray
-    """bool[rows]"""
-    is_used: np.ndarray
-    """bool[rows]: False for rows without a limit and for constants."""
-
-    @property
-    def equalities(self) -> np.ndarray:
-        return np.flatnonzero(self.is_equality & self.is_used)
-
-    @property
-    def inequalities(self) -> np.ndarray:
-        return np.flatnonzero(~self.is_equality & self.is_used)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -47,20 +26,18 @@ class Joint:
     """A constrained problem at one call."""
 
     point: Point
-    """Of the traced structure: inputs are the free variables."""
+    """Of the traced structure; its inputs are inside of their bounds, or where these fix them."""
     rows: Rows
     lower: Array
-    """Bounds of the free variables."""
+    """Bounds of the inputs; infinite where they are fixed."""
     upper: Array
     named: Named
     shapes: tuple[Any, ...]
     """For each constraint the treedef, shapes and sizes of what its function returns."""
-    free: np.ndarray | None
-    """Places of the free variables among all scalars of x; None where all are free."""
-    whole: Array
-    """x0 as one vector, fixed variables at their bounds."""
-    in_tree: Any
-    in_avals: tuple[jax.ShapeDtypeStruct, ...]
+    fixed: np.ndarray
+    """Slots of fixed inputs: the last rows are theirs."""
+    start: PyTree
+    """x0 as it was given."""
     constant: Array | None
     """The value of an objective that does not depend on x."""
     outputs: PyTree
@@ -70,29 +47,17 @@ class Joint:
     lifted: LiftedStart | None = None
     """First values of the nodes of a lifted graph."""
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether some number of the problem is known only when a program runs."""
+        nodes = None if self.lifted is None else self.lifted.values
+        rows = self.rows
+        some = (self.lower, self.upper, rows.lower, rows.upper, rows.worst, self.constant, nodes)
+        return self.point.is_traced or any(isinstance(v, Tracer) for v in some)
+
     def unravel(self, x: Array) -> PyTree:
-        """Turn a vector of free variables into the form of x."""
-        xp = jnp if isinstance(x, Tracer) or isinstance(self.whole, Tracer) else np
-        full = x
-        if self.free is not None:
-            full = _put(xp, self.whole, self.free, x)
-        return self.shaped(full)
-
-    def shaped(self, full: Array) -> PyTree:
-        """Turn a vector over all scalars of x into the form of x."""
-        ends = np.cumsum([0, *[int(np.prod(a.shape, dtype=np.int64)) for a in self.in_avals]])
-        leaves = [
-            jnp.asarray(full[i:j].reshape(a.shape), a.dtype)
-            for i, j, a in zip(ends, ends[1:], self.in_avals, strict=False)
-        ]
-        return jax.tree_util.tree_unflatten(self.in_tree, leaves)
-
-    def spread(self, free: Array, fill: float = 0.0) -> PyTree:
-        """Turn numbers for the free variables into the form of x; fixed ones get the same number."""
-        if self.free is None:
-            return self.shaped(free)
-        xp = jnp if isinstance(free, Tracer) else np
-        return self.shaped(_put(xp, xp.full(self.whole.shape, fill, free.dtype), self.free, free))
+        """Turn a vector over the inputs into the form of x."""
+        return self.point.structure.unravel(x)
 
     def mirror(self, rows: Array) -> PyTree:
         """Turn one number per row into the form of the constraints."""
@@ -106,13 +71,13 @@ class Joint:
             parts.append(jax.tree_util.tree_unflatten(tree, leaves))
         return self.named.mirror(parts)
 
+    def flat_rows(self, given: PyTree) -> Array:
+        """The opposite of `mirror`: one number for every row that a person gave."""
+        return flat_vector(jax.tree_util.tree_leaves(given), self.point.structure.dtype)
 
-def _put(xp: Any, whole: Array, places: np.ndarray, values: Array) -> Array:
-    if xp is jnp:
-        return jnp.asarray(whole).at[places].set(values)
-    full = np.array(whole)
-    full[places] = values
-    return full
+    def name_of(self, at: int) -> str:
+        """Name a scalar of x as a person would."""
+        return name_of(self.start, at)
 
 
 def make_joint(
@@ -142,37 +107,52 @@ def make_joint(
             user_line(),
             "return (value, {name: ...}) from the objective, and use has_aux=True",
         )
-    leaves, in_tree = jax.tree_util.tree_flatten(x0)
-    avals = tuple(jax.ShapeDtypeStruct(np.shape(v), jnp.result_type(v)) for v in leaves)
-    whole = _flat(leaves, jnp.result_type(*avals) if avals else np.float64)
-    low, up = _flat(lower, whole.dtype), _flat(upper, whole.dtype)
-    _check_crossed(low, up, x0)
-    fixed = _fixed(low, up)
     function = _joint_function(target, named, has_aux, kept)
-    if fixed is None:
-        point, constant = _trace(function, x0, args, kwargs)
-        free = None
-    else:
-        free = np.flatnonzero(~fixed)
-        whole = np.where(fixed, low, whole)
-        low, up = low[free], up[free]
-        shell = Joint(None, None, low, up, named, (), free, whole, in_tree, avals, None, None)  # type: ignore[arg-type]
-
-        def of_free(z: Array, rest: Array, *more: PyTree, **named_args: PyTree) -> PyTree:
-            full = jnp.asarray(rest).at[free].set(z)
-            return function(shell.shaped(full), *more, **named_args)
-
-        point, constant = _trace(of_free, jnp.asarray(whole[free]), (jnp.asarray(whole), *args), kwargs)
+    point, constant = _trace(function, x0, args, kwargs)
     outputs: Any = point.structure.outputs
-    rows, shapes = _rows(named, outputs["constraints"])
-    found = outputs["kept"]
-    joint = Joint(point, rows, low, up, named, shapes, free, whole, in_tree, avals, constant, found)
-    return dataclasses.replace(joint, kept=lambda: function(x0, *args, **kwargs)[1]["kept"])
+    evaluate: Callable[[], Any] = lambda: function(x0, *args, **kwargs)[1]  # noqa: E731
+    rows, shapes = read_rows(named, outputs["constraints"], lambda: evaluate()["constraints"])
+    joint = _bounded(x0, point, (lower, upper), rows, named, shapes)
+    return dataclasses.replace(
+        joint, constant=constant, outputs=outputs["kept"], kept=lambda: evaluate()["kept"]
+    )
+
+
+def _bounded(
+    x0: PyTree,
+    point: Point,
+    bounds: tuple[list[Any], list[Any]],
+    rows: Rows,
+    named: Named,
+    shapes: tuple[Any, ...],
+) -> Joint:
+    """Put a problem together; variables with equal bounds become equalities."""
+    dtype = point.structure.dtype
+    low, up = (flat_vector(v, dtype) for v in bounds)
+    none = np.zeros(0, np.int32)
+    if isinstance(low, Tracer) or isinstance(up, Tracer):
+        return Joint(point, rows, low, up, named, shapes, none, x0, None, {})
+    _check_crossed(low, up, x0)
+    is_fixed = low == up
+    if not is_fixed.any():
+        return Joint(point, rows, low, up, named, shapes, none, x0, None, {})
+    if is_fixed.all():
+        raise ConstraintError(
+            "the bounds fix every variable",
+            user_line(),
+            "evaluate the objective: there is nothing to minimise",
+        )
+    fixed = np.flatnonzero(is_fixed).astype(np.int32)
+    xp = jnp if isinstance(point.x, Tracer) else np
+    point = dataclasses.replace(point, x=xp.where(is_fixed, low, point.x))
+    rows = with_fixed(rows, fixed, low[fixed])
+    low, up = np.where(is_fixed, -np.inf, low), np.where(is_fixed, np.inf, up)
+    return Joint(point, rows, low.astype(dtype), up.astype(dtype), named, shapes, fixed, x0, None, {})
 
 
 def _joint_function(
     target: Callable[..., Any], named: Named, has_aux: bool, kept: Sequence[Any] | None
-) -> Callable[..., PyTree]:
+) -> Callable[..., Any]:
     """x ↦ (f, {"constraints": [...], "kept": {...}})."""
 
     def joint(x: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
@@ -231,85 +211,34 @@ def _trace(
 
         def stand_in(x: PyTree, *args: PyTree, **kwargs: PyTree) -> PyTree:
             value, aux = function(x, *args, **kwargs)
-            total = sum((jnp.sum(v) for v in jax.tree_util.tree_leaves(aux)), start=jnp.zeros_like(value))
+            total: Any = sum(
+                (jnp.sum(v) for v in jax.tree_util.tree_leaves(aux)), start=jnp.zeros_like(value)
+            )
             return total, aux
 
-        point = Objective(stand_in, 0, True, True).at((x, *args), kwargs)
+        try:
+            point = Objective(stand_in, 0, True, True).at((x, *args), kwargs)
+        except ConstantError:
+            raise ConstraintError(
+                "neither the objective nor a constraint depends on x",
+                user_line(),
+                "check that their results are not detached (stop_gradient, integers, rounding)",
+            ) from None
         return point, function(x, *args, **kwargs)[0]
 
 
-def _rows(named: Named, outputs: Sequence[PyTree]) -> tuple[Rows, tuple[Any, ...]]:
-    slots, lower, upper, equal, shapes = [], [], [], [], []
-    for constraint, name, out in zip(named.items, named.names, outputs, strict=True):
-        leaves, tree = jax.tree_util.tree_flatten(out, is_leaf=lambda v: isinstance(v, Output))
-        shapes.append((tree, tuple(o.shape for o in leaves)))
-        where = constraint.where
-        low = spread_limit(
-            constraint.lower, out_like(leaves, tree), -np.inf, f"the lower limit of {name}", where
-        )
-        up = spread_limit(
-            constraint.upper, out_like(leaves, tree), np.inf, f"the upper limit of {name}", where
-        )
-        for o, a, b in zip(leaves, low, up, strict=True):
-            if not jnp.issubdtype(o.dtype, jnp.floating):
-                raise ConstraintError(
-                    f"{name} returns {o.dtype}, not real numbers", where, "return floating-point numbers"
-                )
-            slots.append(o.slots.ravel())
-            lower.append(a.ravel())
-            upper.append(b.ravel())
-            equal.append(_equal(constraint.is_equality, a, b, name, where))
-    flat = np.concatenate([np.zeros(0, np.int32), *slots]).astype(np.int32)
-    low, up = (_flat(v, np.float64) for v in (lower, upper))
-    is_equality = np.concatenate([np.zeros(0, bool), *equal])
-    used = flat >= 0
-    if not isinstance(low, Tracer) and not isinstance(up, Tracer):
-        used = used & (np.isfinite(low) | np.isfinite(up))
-    return Rows(flat, low, up, is_equality, used), tuple(shapes)
-
-
-def out_like(leaves: Sequence[Output], tree: Any) -> PyTree:
-    """The form of an output, with shapes for leaves."""
-    return jax.tree_util.tree_unflatten(tree, [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in leaves])
-
-
-def _equal(always: bool, lower: Array, upper: Array, name: str, where: str) -> np.ndarray:
-    """Which entries are equalities; raise ConstraintError where limits cross."""
-    if isinstance(lower, Tracer) or isinstance(upper, Tracer):
-        return np.full(lower.shape, always).ravel()
-    if np.any(lower > upper) or np.any(lower == np.inf) or np.any(upper == -np.inf):
-        bad = int(np.argmax((lower > upper) | (lower == np.inf) | (upper == -np.inf)))
-        raise ConstraintError(
-            f"the limits of {name} cross: {lower.ravel()[bad]:g} > {upper.ravel()[bad]:g} at entry {bad}",
-            where,
-            "give lower ≤ upper",
-        )
-    same = lower == upper
-    if always and not np.all(np.isfinite(lower)):
-        raise ConstraintError(f"the target of {name} is not finite", where, "give finite numbers")
-    return np.asarray(same | always).ravel()
-
-
-def _flat(leaves: Sequence[Any], dtype: Any) -> Array:
-    if any(isinstance(v, Tracer) for v in leaves):
-        return jnp.concatenate([jnp.zeros(0, dtype), *[jnp.ravel(jnp.asarray(v, dtype)) for v in leaves]])
-    return np.concatenate([np.zeros(0, dtype), *[np.ravel(np.asarray(v, dtype)) for v in leaves]])
-
-
 def _check_crossed(lower: Array, upper: Array, x0: PyTree) -> None:
-    if isinstance(lower, Tracer) or isinstance(upper, Tracer):
-        return
     bad = (lower > upper) | (lower == np.inf) | (upper == -np.inf)
     if np.any(bad):
         at = int(np.argmax(bad))
         raise ConstraintError(
-            f"the bounds of {_name_of(x0, at)} cross: {lower[at]:g} > {upper[at]:g}",
+            f"the bounds of {name_of(x0, at)} cross: {lower[at]:g} > {upper[at]:g}",
             user_line(),
             "give lower ≤ upper",
         )
 
 
-def _name_of(x0: PyTree, at: int) -> str:
+def name_of(x0: PyTree, at: int) -> str:
     """Name a scalar of x as a person would."""
     for path, leaf in jax.tree_util.tree_flatten_with_path(x0)[0]:
         count = int(np.prod(np.shape(leaf), dtype=np.int64))
@@ -319,14 +248,6 @@ def _name_of(x0: PyTree, at: int) -> str:
             return f"x{jax.tree_util.keystr(path)}{inside}"
         at -= count
     return "x"
-
-
-def _fixed(lower: Array, upper: Array) -> np.ndarray | None:
-    """Which variables have equal bounds; None where there are none, or where bounds are traced."""
-    if isinstance(lower, Tracer) or isinstance(upper, Tracer):
-        return None
-    fixed = lower == upper
-    return fixed if fixed.any() else None
 
 
 def _own_constraints(graph: Graph) -> list[tuple[Constraint, np.ndarray]]:
@@ -353,14 +274,9 @@ def _graph_joint(
             "add them with g.equal(vertex, target) and g.between(vertex, lower, upper)",
         )
     point = Objective(target).at((x0,))
-    structure = point.structure
-    low, up = _flat(lower, structure.dtype), _flat(upper, structure.dtype)
-    _check_crossed(low, up, x0)
+    dtype = np.dtype(point.structure.dtype)
     named = read_constraints([c for c, _ in own])
-    outputs = [
-        Output(slots, np.full(slots.shape, Kind.SLOT, np.int8), np.dtype(structure.dtype)) for _, slots in own
-    ]
-    rows, shapes = _rows(named, outputs)
-    in_tree = jax.tree_util.tree_structure(x0)
-    avals = structure.in_avals
-    return Joint(point, rows, low, up, named, shapes, None, point.x, in_tree, avals, None, {})
+    named = dataclasses.replace(named, names=tuple(repr(c.fn) for c, _ in own))
+    outputs = [Output(slots, np.full(slots.shape, Kind.SLOT, np.int8), dtype) for _, slots in own]
+    rows, shapes = read_rows(named, outputs, None)
+    return _bounded(x0, point, (lower, upper), rows, named, shapes)

@@ -37,8 +37,8 @@ _MULTIPLIER_MOST = 1e3
 _RESTORED = 0.9
 
 
-def begin(b: Barrier, w: Array, dual: Dual, settings: Settings) -> State:
-    """The first state: derivatives without multipliers; the first round finds them."""
+def begin(b: Barrier, w: Array, dual: Dual, settings: Settings, goes_on: bool = False) -> State:
+    """The first state: derivatives without multipliers, which the first round finds; or with those of an earlier run."""
     xp = _space(w)
     at = b.at(w)
     one = xp.ones((), w.dtype)
@@ -55,7 +55,7 @@ def begin(b: Barrier, w: Array, dual: Dual, settings: Settings) -> State:
     anchor = Anchor(w, theta, zero, none)
     ok = xp.isfinite(at.f) & xp.all(xp.isfinite(at.c)) & xp.all(xp.isfinite(gradient))
     code = xp.where(ok, int(Status.RUNNING), int(Status.NONFINITE)).astype(np.int32)
-    mode = (none + int(Mode.MULTIPLIERS)).astype(np.int32)
+    mode = (none + int(Mode.NORMAL if goes_on else Mode.MULTIPLIERS)).astype(np.int32)
     return State(
         at,
         dual,

@@ -22,6 +22,7 @@ from gnewt.newton.constrained.lifted import make_lift, place_nodes
 from gnewt.newton.constrained.loop import Settings, advance, begin
 from gnewt.newton.constrained.model import Model, Values
 from gnewt.newton.constrained.modes import Record, State
+from gnewt.newton.constrained.warm import LEAST_MU, PUSH_SHARE, Warm, first_dual, first_mu, fits
 from gnewt.newton.objective import Point
 from gnewt.newton.statuses import Status
 from gnewt.newton.system import SlotOrder, system_of
@@ -59,7 +60,7 @@ def make_model(joint: Joint, order: SlotOrder, curvature: str, engine: str) -> M
         joint.lifted is not None,
     )
     point = Point(joint.point.x, (), (), a.structure, None, False)
-    system = system_of(point, order, curvature, engine)
+    system = system_of(point, a.order(order), curvature, engine)
     columns = joint.point.data
     if joint.constant is not None:
         families = joint.point.structure.families
@@ -131,21 +132,39 @@ def prepare(joint: Joint, model: Model, x: Array, warm: Any = None) -> tuple[Bar
     flat = Scale(xp.ones((), x.dtype), xp.ones(count + model.num_lifted, x.dtype))
     box = make_box(joint, flat.rows, relax)
     part = Box(box.lower[:n], box.upper[:n], box.has_lower[:n], box.has_upper[:n], box.target)
-    inside = push_inside(xp.asarray(x), part, _PUSH, _PUSH_SHARE)
+    push, share = _PUSH, _PUSH_SHARE
+    if warm is not None:
+        push = xp.minimum(PUSH_SHARE * xp.maximum(LEAST_MU, warm.mu), _PUSH)
+    inside = push_inside(xp.asarray(x), part, push, share)
     values = model.evaluate(inside)
     nodes = values.slots[:0]
     if joint.lifted is not None:
         nodes = place_nodes(joint.lifted, values.slots[n + len(rows.equalities) :])
+        nodes = nodes if warm is None else warm.nodes
         values = model.evaluate(inside, nodes)
         nodes = values.slots[n + len(rows.equalities) :]
     scale = first_scale(model, inside, values)
     box = make_box(joint, scale.rows, relax)
     barrier = Barrier(model, box, scale)
     c = barrier.rows_of(values)
-    w = push_inside(xp.concatenate([inside, c[len(rows.equalities) : count], nodes]), box, _PUSH, _PUSH_SHARE)
+    w = push_inside(xp.concatenate([inside, c[len(rows.equalities) : count], nodes]), box, push, share)
+    if warm is not None:
+        return barrier, w, first_dual(barrier, warm)
     one = xp.ones_like(w)
     dual = Dual(c * 0, xp.where(box.has_lower, one, 0.0), xp.where(box.has_upper, one, 0.0))
     return barrier, w, dual
+
+
+def _fitting(joint: Joint, model: Model, warm: Any) -> Warm | None:
+    """The memory of an earlier run, if it is of a problem of this size."""
+    rows = joint.rows
+    count = len(rows.equalities) + len(rows.inequalities) + model.num_lifted
+    size = model.size + len(rows.inequalities) + model.num_lifted
+    return warm if fits(warm, count, size) else None
+
+
+def _resumed(settings: Settings, barrier: Barrier, warm: Warm | None) -> Settings:
+    return settings if warm is None else settings._replace(mu_first=first_mu(barrier, warm))
 
 
 def solve_on_host(
@@ -161,8 +180,10 @@ def solve_on_host(
     history: list[Record] = []
     with quietly():
         x = known(joint.point.x)
+        warm = _fitting(joint, model, warm)
         barrier, w, dual = prepare(joint, model, x, warm)
-        state = begin(barrier, w, dual, settings)
+        settings = _resumed(settings, barrier, warm)
+        state = begin(barrier, w, dual, settings, warm is not None)
         ended = None
         try:
             while int(state.code) == Status.RUNNING and ended is None:
@@ -183,8 +204,10 @@ def solve_on_host(
 
 def solve_in_jit(joint: Joint, model: Model, settings: Settings, warm: Any) -> Solved:
     """The same loop as one lax.while_loop; the history has max_steps rows, NaN behind the last step."""
+    warm = _fitting(joint, model, warm)
     barrier, w, dual = prepare(joint, model, jnp.asarray(joint.point.x), warm)
-    state = begin(barrier, w, dual, settings)
+    settings = _resumed(settings, barrier, warm)
+    state = begin(barrier, w, dual, settings, warm is not None)
     most = int(settings.max_steps)
     blank = jax.tree_util.tree_map(
         lambda r: jnp.full((most, *jnp.shape(r)), _blank(r), jnp.result_type(r)), state.record
