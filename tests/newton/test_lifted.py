@@ -6,14 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.random_graphs import random_graph
-from helpers.small_dag import Dag, cross_loss, make_dag, phi
 
 import gnewt
 from gnewt.newton.constrained.barrier import Barrier, Dual, Weights
 from gnewt.newton.constrained.joint import make_joint
 from gnewt.newton.constrained.lifted import read_start
 from gnewt.newton.constrained.run import make_model, prepare
+from helpers.random_graphs import random_graph
+from helpers.small_dag import Dag, cross_loss, make_dag, phi
 
 
 def rollout(horizon: int, growth: float, cubic: float = 0.0):
@@ -47,7 +47,10 @@ def dense_step(barrier: Barrier, at, y, gradient, delta: float) -> tuple[np.ndar
         found, loss = jnp.zeros(structure.num_slots), 0.0
         for family, columns in zip(structure.families, data, strict=True):
             for i, args in enumerate(family.args):
-                own = [c if axis is None else c[i] for axis, c in zip(family.data_axes, columns, strict=True)]
+                own = [
+                    jnp.asarray(c if axis is None else c[i])
+                    for axis, c in zip(family.data_axes, columns, strict=True)
+                ]
                 value = family.fn(s[args], *own)
                 if family.is_loss:
                     loss = loss + value
@@ -165,17 +168,18 @@ def test_some_nodes_are_lifted_and_others_computed() -> None:
         return cost, {"kept": jnp.stack(kept)}
 
     res = gnewt.minimize(f, np.zeros(horizon), has_aux=True, lifted={"kept": np.zeros(4)})
-    plain = gnewt.minimize(lambda u: f(u)[0], np.zeros(horizon))
     assert res.success and res.gap <= 1e-9
-    np.testing.assert_allclose(res.x, plain.x, atol=1e-8)
-    np.testing.assert_allclose(res.outputs["kept"], f(res.x)[1]["kept"], atol=1e-8)
+    assert np.max(np.abs(jax.grad(lambda u: f(u)[0])(res.x))) < 1e-5
+    np.testing.assert_allclose(res.outputs["kept"], f(res.x)[1]["kept"], atol=1e-7)
 
 
 def test_jit_and_vmap_agree_with_the_host() -> None:
     f, u, line = rollout(8, 1.5, 0.1)
 
     def solve(line):
-        res = gnewt.minimize(f, u, has_aux=True, lifted={"x": line}, constraints={"x": (-1.0, 2.0)}, max_steps=40)
+        res = gnewt.minimize(
+            f, u, has_aux=True, lifted={"x": line}, constraints={"x": (-1.0, 2.0)}, max_steps=40
+        )
         return res.code, res.num_steps, res.x, res.gap
 
     lines = jnp.asarray(line) * jnp.asarray([[0.4], [1.0]])
@@ -208,7 +212,7 @@ def test_explicit_graphs() -> None:
     two = gnewt.minimize(g, start, lifted={handles[5]: 0.0, handles[11]: 0.0})
     assert one.success and two.success and max(one.gap, two.gap) <= 1e-9
     np.testing.assert_allclose(np.array(one.x), np.array(two.x), atol=1e-7)
-    assert set(two.outputs) == {handles[5], handles[11]}
+    assert set(two.outputs) == {handles[5].name, handles[11].name}
 
 
 def test_a_dag_without_bounds_or_constraints() -> None:
