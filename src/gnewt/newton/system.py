@@ -28,6 +28,7 @@ from gnewt.kkt import (
     linearize,
     prepare,
 )
+from gnewt.newton.arithmetic import Array as AnyArray
 from gnewt.newton.numbers import RealLike
 from gnewt.newton.objective import Point
 from gnewt.newton.waiting import waiting
@@ -89,7 +90,7 @@ class System:
         return on_device(self.engine.arrays) if self.bound is None else self.bound[1]
 
     def linearize(
-        self, point: Point, slots: Array | np.ndarray | None = None, lam: Array | np.ndarray | None = None
+        self, point: Point, slots: AnyArray | None = None, lam: AnyArray | None = None
     ) -> LocalModels:
         """Compute values, duals and local derivatives; slots are computed unless they are given.
 
