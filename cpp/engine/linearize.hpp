@@ -210,7 +210,8 @@ private:
         const T* operand = given ? call_.operands[code(f)[kOperand] + load[2]] : nullptr;
         switch (load[1]) {
             case kLoadSlot: return gather(shape.arg(load[2]), call_.slots, first, count, to);
-            case kLoadDual: return gather(shape.out(load[2]), call_.given ? given_.data() : call_.duals, first, count, to);
+            case kLoadDual:
+                return gather(shape.out(load[2]), call_.given ? given_.data() : call_.duals, first, count, to);
             case kLoadData: {
                 const T* from = operand + first * load[4] + load[3];
                 for (int64_t i = 0; i < count; ++i) to[i] = from[i * load[4]];

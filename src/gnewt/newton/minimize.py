@@ -96,8 +96,10 @@ def minimize(
         bounds: (lower, upper) on x: numbers, arrays or pytrees in the form of x; None and ±inf for no bound.
         constraints: one, a list or a dict of `gnewt.equal(fn, target)` and `gnewt.between(fn, lower, upper)`; with
             `has_aux=True` also a dict {name: (lower, upper)} on entries of the auxiliary data.
-        lifted: let the nodes of the graph be variables whose equations close on the way (multiple shooting); a dict
-            {name of an auxiliary entry: start} gives their first values.
+        lifted: let the nodes of the graph be variables whose equations close on the way (multiple shooting). True: all
+            of them, beginning with the values at x0. A dict {name of an auxiliary entry: start}, of a graph {vertex:
+            start}: these, and all other nodes are computed from them. `res.fun` and `res.outputs` are at the values of
+            the nodes, `res.gap` says how far these are from their equations.
         search: how steps are kept safe; `TrustRegion()` unless given.
         has_aux: the function returns `(value, aux)`; aux is ignored, but for what `constraints` and `lifted` name.
         tol, max_steps: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3), or after so many steps; with constraints tol bounds the

@@ -106,9 +106,8 @@ class Model:
             f, slots = compiled(structure, _evaluate)(self.system.maps, self.point(x))
             gaps = np.zeros(self.num_lifted, structure.dtype)
         else:
-            run = structure.memo(
-                ("lifted", self.lift.key), lambda: jax.jit(partial(lifted_values, self.lift))
-            )
+            lift = self.lift
+            run = structure.memo(("lifted", lift.key), lambda: jax.jit(partial(lifted_values, lift)))
             f, slots, gaps = run(self.system.maps, self.point(x), nodes)
         f, slots = known(f), known(slots)
         return Values(f if self.constant is None else f + self.constant, slots, known(gaps))
