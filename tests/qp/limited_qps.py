@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gnewt.qp import Hyperedge
-from qps import random_hypertree
+from qp.qps import random_hypertree
 
 KINDS = ("plain", "degenerate", "pinned", "linear", "redundant", "infeasible", "unbounded", "scaled")
 

@@ -12,8 +12,8 @@ import pytest
 from gnewt._errors import QPError
 from gnewt.newton import Status
 from gnewt.qp import Hyperedge, QPResult, solve_qp
-from limited_qps import KINDS, Dense, Numbers, Shape, random_numbers, random_shape, to_dense
-from qps import random_qp
+from qp.limited_qps import KINDS, Dense, Numbers, Shape, random_numbers, random_shape, to_dense
+from qp.qps import random_qp
 
 SOLVED = (Status.CONVERGED, Status.STALLED)
 
