@@ -45,7 +45,10 @@ def trees(**more: Any) -> tuple[control.Problem, Any]:
     """States and controls that are pytrees, with two inputs and data."""
 
     def dynamics(x: Any, u: Any, data: Any) -> Any:
-        return {"p": x["p"] + 0.3 * x["v"], "v": x["v"] + 0.3 * (u["a"] * data + jnp.stack([u["b"], -u["b"]]))}
+        return {
+            "p": x["p"] + 0.3 * x["v"],
+            "v": x["v"] + 0.3 * (u["a"] * data + jnp.stack([u["b"], -u["b"]])),
+        }
 
     return control.Problem(
         dynamics,
@@ -122,7 +125,8 @@ def _spread(limit: Any, like: Any, inf: float) -> list[Any]:
     values = jax.tree.leaves(like)
     leaves = leaves * len(values) if len(leaves) == 1 else leaves
     return [
-        np.broadcast_to(inf if a is None else np.asarray(a), np.shape(v)) for a, v in zip(leaves, values, strict=True)
+        np.broadcast_to(inf if a is None else np.asarray(a), np.shape(v))
+        for a, v in zip(leaves, values, strict=True)
     ]
 
 
@@ -145,7 +149,9 @@ def test_all_methods_take_control_limits(family: str) -> None:
 
 EVERYTHING: dict[str, dict[str, Any]] = {
     "state limits": {"state_limits": (jnp.array([-jnp.inf, -0.25]), None)},
-    "stage constraint": {"stage_constraints": gnewt.between(lambda x, u, t: u[0] - 0.1 * x[1] + 0.01 * t, -0.1, None)},
+    "stage constraint": {
+        "stage_constraints": gnewt.between(lambda x, u, t: u[0] - 0.1 * x[1] + 0.01 * t, -0.1, None)
+    },
     "several": {
         "stage_constraints": {
             "power": gnewt.between(lambda x, u: u[0] * x[1], None, 0.02),
@@ -153,7 +159,10 @@ EVERYTHING: dict[str, dict[str, Any]] = {
         },
         "control_limits": (-0.7, None),
     },
-    "terminal": {"final_constraint": gnewt.equal(lambda x: x, jnp.array([0.05, 0.0])), "control_limits": (-2.0, 2.0)},
+    "terminal": {
+        "final_constraint": gnewt.equal(lambda x: x, jnp.array([0.05, 0.0])),
+        "control_limits": (-2.0, 2.0),
+    },
     "terminal set": {"final_constraint": [gnewt.between(lambda x: jnp.sum(x**2), None, 0.01)]},
     "periodic": {"periodic": True, "final_constraint": gnewt.equal(lambda x: x[0], 0.4)},
 }
@@ -290,7 +299,11 @@ def test_mpc_steps_stay_within_limits() -> None:
     step = jax.jit(problem.stages.dynamics)
 
     def loop(method: str, iterations: int) -> float:
-        out, x, total = control.mpc_step(problem, problem.x0, us, iterations=20, method=method), problem.x0, 0.0
+        out, x, total = (
+            control.mpc_step(problem, problem.x0, us, iterations=20, method=method),
+            problem.x0,
+            0.0,
+        )
         for push in rng.normal(size=(25, 2)) * 0.05:
             out = control.mpc_step(problem, x, out, iterations=iterations, method=method)
             assert np.all(np.abs(out.plan) <= 0.8)
@@ -359,7 +372,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "missing": ({"stage_constraints": gnewt.equal(lambda x, u, dt: x * dt)}, "asks for dt"),
     "integers": ({"stage_constraints": gnewt.between(lambda x, u: jnp.arange(2), 0, 1)}, "not real numbers"),
     "crossed constraint": ({"final_constraint": gnewt.between(lambda x: x, 1.0, 0.0)}, "cross"),
-    "periodic history": ({"periodic": True, "history": (jnp.zeros((1, 2)), None)}, "periodic problem with a history"),
+    "periodic history": (
+        {"periodic": True, "history": (jnp.zeros((1, 2)), None)},
+        "periodic problem with a history",
+    ),
 }
 
 

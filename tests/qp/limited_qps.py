@@ -84,7 +84,15 @@ def random_numbers(shape: Shape, seed: int, kind: str) -> Numbers:
             C[-1], lower[-1], upper[-1] = 0.0, -np.inf, np.inf
             C[-1, 0], upper[-1] = 1.0, x[0] - 40.0
         parts = (root.T @ root, rng.normal(size=k) * 3, G, G @ x, C, lower, upper)
-        parts = (parts[0] * unit, parts[1] * unit, G * unit, G @ x * unit, C / unit, lower / unit, upper / unit)
+        parts = (
+            parts[0] * unit,
+            parts[1] * unit,
+            G * unit,
+            G @ x * unit,
+            C / unit,
+            lower / unit,
+            upper / unit,
+        )
         for field, part in zip(out, parts, strict=False):
             field.append(part)
     for v, n in shape.sizes.items():

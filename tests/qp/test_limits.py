@@ -128,7 +128,10 @@ def test_signs_are_those_of_the_lagrangian() -> None:
 def test_limits_that_do_not_bind_change_nothing(seed: int) -> None:
     edges, sizes, _ = random_qp(seed)
     # Only where constrained these have negative curvature: with limits Q itself must be convex.
-    edges = [Hyperedge(e.vertices, e.Q + 3 * e.G.T @ e.G, e.b, e.G, e.h, name=e.name) if e.Q is not None else e for e in edges]
+    edges = [
+        Hyperedge(e.vertices, e.Q + 3 * e.G.T @ e.G, e.b, e.G, e.h, name=e.name) if e.Q is not None else e
+        for e in edges
+    ]
     plain = solve_qp(edges, sizes)
     limited = solve_qp(edges, sizes, bounds={v: (-1e4, 1e4) for v in sizes})
     assert limited.fun == pytest.approx(plain.fun, rel=1e-8, abs=1e-8)
@@ -140,12 +143,16 @@ def test_limits_that_do_not_bind_change_nothing(seed: int) -> None:
 
 def test_equality_constraints_alone_work_inside_jit() -> None:
     edges, sizes, _ = random_qp(2)
-    edges = [Hyperedge(e.vertices, e.Q + 3 * e.G.T @ e.G, e.b, e.G, e.h) if e.Q is not None else e for e in edges]
+    edges = [
+        Hyperedge(e.vertices, e.Q + 3 * e.G.T @ e.G, e.b, e.G, e.h) if e.Q is not None else e for e in edges
+    ]
     plain = solve_qp(edges, sizes)
 
     @jax.jit
     def solve(scale: Any) -> QPResult:
-        return solve_qp([Hyperedge(e.vertices, e.Q, None if e.b is None else scale * e.b, e.G, e.h) for e in edges], sizes)
+        return solve_qp(
+            [Hyperedge(e.vertices, e.Q, None if e.b is None else scale * e.b, e.G, e.h) for e in edges], sizes
+        )
 
     inside = solve(1.0)
     assert int(inside.code) == Status.CONVERGED
@@ -157,7 +164,9 @@ def test_single_precision() -> None:
     @jax.jit
     def solve(b: Any) -> QPResult:
         Q = jnp.eye(3, dtype=jnp.float32)
-        return solve_qp([Hyperedge(["x"], Q, b, C=np.ones((1, 3), np.float32), upper=1.0)], bounds={"x": (0.0, None)})
+        return solve_qp(
+            [Hyperedge(["x"], Q, b, C=np.ones((1, 3), np.float32), upper=1.0)], bounds={"x": (0.0, None)}
+        )
 
     found = solve(jnp.array([2.0, 0.5, -1.0], jnp.float32))
     assert found.x["x"].dtype == jnp.float32 and bool(found.success)
@@ -167,14 +176,19 @@ def test_single_precision() -> None:
 I2 = np.eye(2)
 REFUSED = {
     "infeasible rows": (
-        lambda: solve_qp([Hyperedge(["x", "y"], I2, C=[[1, 1], [1, 1]], lower=[1, -np.inf], upper=[np.inf, 0], name="sum")]),
+        lambda: solve_qp(
+            [Hyperedge(["x", "y"], I2, C=[[1, 1], [1, 1]], lower=[1, -np.inf], upper=[np.inf, 0], name="sum")]
+        ),
         r"infeasible(.|\n)*sum\[0\], sum\[1\]",
     ),
     "infeasible bounds": (
         lambda: solve_qp([Hyperedge(["x"], 1.0, C=1.0, lower=1.0, name="row")], bounds={"x": (None, 0.0)}),
         r"infeasible(.|\n)*row\[0\]; bounds of vertices 'x'",
     ),
-    "unbounded": (lambda: solve_qp([Hyperedge(["x", "y"], b=[1, 0], C=[0, 1], upper=1.0)]), r"unbounded(.|\n)*'x'"),
+    "unbounded": (
+        lambda: solve_qp([Hyperedge(["x", "y"], b=[1, 0], C=[0, 1], upper=1.0)]),
+        r"unbounded(.|\n)*'x'",
+    ),
     "inconsistent rows": (
         lambda: solve_qp([Hyperedge(["x"], 1.0, G=[[1], [1]], h=[0, 1], C=1.0, upper=5.0)]),
         "inconsistent",

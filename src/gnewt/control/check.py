@@ -128,7 +128,8 @@ def states_like(tree: PyTree, x: PyTree, count: int, name: str) -> PyTree:
     tree = floats(tree, name)
     same = jax.tree.structure(x) == jax.tree.structure(tree)
     if not same or any(
-        a.shape != (count, *jnp.shape(b)) for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(x), strict=True)
+        a.shape != (count, *jnp.shape(b))
+        for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(x), strict=True)
     ):
         shapes = jax.tree.map(jnp.shape, tree)
         raise bad(

@@ -19,7 +19,14 @@ from gnewt._errors import PlanError, explain_error
 from gnewt._typing import Argument, Array, PyTree
 from gnewt.control.check import bad
 from gnewt.control.diagnose import name_nonfinite, naming_constants
-from gnewt.control.limited import active_bounds, bounds_of, condense, lifted_start, refuse_other_limits, solve_boxed
+from gnewt.control.limited import (
+    active_bounds,
+    bounds_of,
+    condense,
+    lifted_start,
+    refuse_other_limits,
+    solve_boxed,
+)
 from gnewt.control.problem import Carry, Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.tables import find_places

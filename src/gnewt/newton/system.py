@@ -88,7 +88,9 @@ class System:
     def arrays(self) -> PyTree:
         return on_device(self.engine.arrays) if self.bound is None else self.bound[1]
 
-    def linearize(self, point: Point, slots: Array | None = None, lam: Array | None = None) -> LocalModels:
+    def linearize(
+        self, point: Point, slots: Array | np.ndarray | None = None, lam: Array | np.ndarray | None = None
+    ) -> LocalModels:
         """Compute values, duals and local derivatives; slots are computed unless they are given.
 
         Args:
@@ -127,6 +129,21 @@ class System:
         done = self.run_solve(self.arrays, models.sources, elimination, columns)
         # Nothing is compiled to bring the numbers of the host into their shape.
         return (np.asarray(done) if isinstance(rhs, np.ndarray) else done).reshape(rhs.shape)
+
+    def variances(self, models: LocalModels, elimination: Elimination) -> Array:
+        """Compute the diagonal of K⁻¹ on all slots, by selected inversion."""
+        return self._engine_call("variances")(self.arrays, models.sources, elimination)
+
+    def draw(self, models: LocalModels, elimination: Elimination, noise: Array) -> Array:
+        """Turn standard normal noise[N, columns] into draws of covariance H⁻¹; for causal plans and H ≻ 0."""
+        return self._engine_call("draw")(self.arrays, models.sources, elimination, noise)
+
+    def _engine_call(self, name: str) -> Callable[..., Array]:
+        """A function of the engine, compiled once; the reference engine runs on the host."""
+        call = getattr(self.engine, name)
+        if self.engine.name == "reference":
+            return call
+        return self.structure.memo((name, self.engine), lambda: jax.jit(call))
 
     def derivatives(self, point: Point, v: Array | np.ndarray) -> tuple[Array, Array, Array]:
         """Compute (f, g, H·v) by JAX from the objective itself, independently of the local models.
@@ -182,7 +199,7 @@ def device_maps(structure: Structure) -> Maps:
 
 
 def linearized(
-    curvature: str, engine: str, maps: Maps, point: Point, slots: Array | None, lam: Array | None = None
+    curvature: str, engine: str, maps: Maps, point: Point, slots: Array | np.ndarray | None, lam: Array | np.ndarray | None = None
 ) -> LocalModels:
     """Compute values, duals and local derivatives."""
     # The xla engine runs on other devices, too, and JAX can differentiate what it does.

@@ -148,7 +148,9 @@ def read_limits(
         return None, None
     if lower is None and upper is None:
         raise QPError("C is given without a limit", where, "give lower, upper, or both")
-    sides = [_read_limit(*side, count, where) for side in (("lower", lower, -np.inf), ("upper", upper, np.inf))]
+    sides = [
+        _read_limit(*side, count, where) for side in (("lower", lower, -np.inf), ("upper", upper, np.inf))
+    ]
     if not any(isinstance(side, Tracer) for side in sides):
         low, up = sides
         bad = (low > up) | (low == np.inf) | (up == -np.inf)
@@ -161,7 +163,9 @@ def read_limits(
 def _read_limit(field: str, value: ArrayLike | None, missing: float, count: int, where: str) -> np.ndarray:
     if isinstance(value, Tracer):
         if value.shape not in ((), (1,), (count,)):
-            raise QPError(f"{field} has shape {value.shape} for {count} rows", where, "give one entry per row")
+            raise QPError(
+                f"{field} has shape {value.shape} for {count} rows", where, "give one entry per row"
+            )
         return jnp.broadcast_to(value, (count,)).astype(float)  # type: ignore[return-value]
     try:
         raw = np.asarray(missing if value is None else value)

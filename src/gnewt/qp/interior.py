@@ -210,7 +210,9 @@ class Interior:
         has = self.has()
         limited = (has[0] | has[1])[n:]
         soft = xp.where(limited, 1 / xp.maximum(sigma[n:], 1 / _FREE), xp.where(self.pinned[n:], 0.0, _FREE))
-        diagonal = xp.concatenate([of_x, -(soft + xp.maximum(_DUAL_SHARE * proximal, 10 * jnp.finfo(soft.dtype).eps))])
+        diagonal = xp.concatenate(
+            [of_x, -(soft + xp.maximum(_DUAL_SHARE * proximal, 10 * jnp.finfo(soft.dtype).eps))]
+        )
         rhs = xp.concatenate([self.p.b, 0 * soft])
         _, factor = self.saddle.factor(self.sources, diagonal, rhs)
         return factor, diagonal, sigma
@@ -255,7 +257,12 @@ class Interior:
     def _longest(self, at: Point, step: Point, share: float) -> Array:
         """The longest step that keeps gaps and multipliers positive."""
         xp, (low, up), has = self.xp, self.gaps(at.v), self.has()
-        pairs = ((low, step.v, has[0]), (up, -step.v, has[1]), (at.lower, step.lower, has[0]), (at.upper, step.upper, has[1]))
+        pairs = (
+            (low, step.v, has[0]),
+            (up, -step.v, has[1]),
+            (at.lower, step.lower, has[0]),
+            (at.upper, step.upper, has[1]),
+        )
         length = xp.ones((), at.v.dtype)
         for value, change, mine in pairs:
             falls = mine & (change < 0)
@@ -270,7 +277,9 @@ class Interior:
         none = xp.zeros((), np.int32)
         ok = xp.all(xp.isfinite(at.v)) & xp.all(xp.isfinite(at.y))
         code = xp.where(ok, int(Status.RUNNING), int(Status.NONFINITE)).astype(np.int32)
-        return self._judge(State(at, at, xp.asarray(np.inf, at.v.dtype), none, none - 1, self.least, code), at)
+        return self._judge(
+            State(at, at, xp.asarray(np.inf, at.v.dtype), none, none - 1, self.least, code), at
+        )
 
     def _judge(self, st: State, new: Point) -> State:
         xp = self.xp
@@ -323,7 +332,9 @@ class Interior:
         slides = xp.concatenate([x, self.saddle.rows(p.entries, x)])
         down = xp.where(xp.isfinite(p.lower), xp.maximum(-slides, 0.0), 0.0)
         over = xp.where(xp.isfinite(p.upper), xp.maximum(slides, 0.0), 0.0)
-        left = xp.maximum(_size(xp, self.saddle.product(p.entries, x)), xp.maximum(_size(xp, down), _size(xp, over)))
+        left = xp.maximum(
+            _size(xp, self.saddle.product(p.entries, x)), xp.maximum(_size(xp, down), _size(xp, over))
+        )
         return (fall > 0) & (left <= _RAY * fall)
 
     def run(self) -> State:
@@ -350,7 +361,12 @@ def equilibrate_saddle(saddle: Saddle, p: Problem) -> tuple[Problem, Scaling]:
     biggest = xp.maximum(_size(xp, entries.Q), _size(xp, column * p.b))
     cost = xp.where(biggest > 0, _power(xp, 1 / xp.where(biggest > 0, biggest, 1.0)), 1.0)
     units = xp.concatenate([1 / column, row])
-    problem = Problem(entries._replace(Q=cost * entries.Q), cost * column * p.b, _times(xp, units, p.lower), _times(xp, units, p.upper))
+    problem = Problem(
+        entries._replace(Q=cost * entries.Q),
+        cost * column * p.b,
+        _times(xp, units, p.lower),
+        _times(xp, units, p.upper),
+    )
     return problem, Scaling(column, row, cost)
 
 
@@ -375,7 +391,11 @@ def solve_interior(saddle: Saddle, p: Problem, tol: Array | float) -> tuple[Stat
     at = where(st.code == Status.INFEASIBLE, st.at, where(st.code == Status.UNBOUNDED, st.at, st.best))
     units = xp.concatenate([scale.column, 1 / scale.row])
     y = at.y * scale.row / scale.cost
-    left = interior.saddle.product(scaled.entries, at.v[:n]) - scaled.b + interior.saddle.columns(scaled.entries, at.y)
+    left = (
+        interior.saddle.product(scaled.entries, at.v[:n])
+        - scaled.b
+        + interior.saddle.columns(scaled.entries, at.y)
+    )
     z = xp.where(interior.pinned[:n], -left, (at.upper - at.lower)[:n])
     v = xp.clip(at.v * units, p.lower, p.upper)
     zero = 0 * z

@@ -51,9 +51,7 @@ def spread_bounds(problem: NumberedQP, bounds: Argument[Bounds | None]) -> tuple
     return xp.concatenate(low), xp.concatenate(up)
 
 
-def solve_limited(
-    problem: NumberedQP, bounds: tuple[Array, Array], traced: bool
-) -> tuple[State, Point]:
+def solve_limited(problem: NumberedQP, bounds: tuple[Array, Array], traced: bool) -> tuple[State, Point]:
     """Solve by the interior point: (x, s), multipliers of all rows, and those of the bounds."""
     arrays = [v for t in problem.terms for v in (t.Q, t.b, t.G, t.C)]
     dtype = jnp.result_type(*arrays) if traced else np.dtype(np.float64)
@@ -70,7 +68,9 @@ def solve_limited(
     for t in problem.terms:
         b = b.at[t.scalars].add(cast(t.b)) if traced else _added(b, t.scalars, cast(t.b))
     h = [cast(t.h) for t in problem.terms]
-    rows = [xp.concatenate([*h, *(cast(getattr(t, side)) for t in problem.terms)]) for side in ("lower", "upper")]
+    rows = [
+        xp.concatenate([*h, *(cast(getattr(t, side)) for t in problem.terms)]) for side in ("lower", "upper")
+    ]
     lower, upper = (xp.concatenate([cast(v), r]) for v, r in zip(bounds, rows, strict=True))
     tol = _TOL if dtype == np.float64 else _TOL_SINGLE
     with np.errstate(all="ignore"):

@@ -68,7 +68,10 @@ class Saddle:
         """Largest entries of the columns of [Q; A] and of the rows of A."""
         q, a = abs(e.Q), abs(e.A)
         xp = jnp if isinstance(q, Tracer) or isinstance(a, Tracer) else np
-        both = _scatter(self.num_scalars, self.of_q.columns, q, True), _scatter(self.num_scalars, self.of_a.columns, a, True)
+        both = (
+            _scatter(self.num_scalars, self.of_q.columns, q, True),
+            _scatter(self.num_scalars, self.of_a.columns, a, True),
+        )
         return xp.maximum(*both), _scatter(self.num_rows, self.of_a.rows, a, True)
 
     def scaled(self, e: Entries, column: Array, row: Array) -> Entries:
