@@ -105,7 +105,7 @@ def test_host_and_jit_agree(kind: str) -> None:
     inside = jax.tree.map(lambda a: a[0], solve_all(shape, [n]))
     edges, bounds = shape.edges(n)
     if Status(int(inside.code)) not in SOLVED:
-        with pytest.raises(QPError, match="infeasible|unbounded"):
+        with pytest.raises(QPError, match=r"infeasible|unbounded"):
             solve_qp(edges, shape.sizes, bounds=bounds)
         return
     host = solve_qp(edges, shape.sizes, bounds=bounds)
