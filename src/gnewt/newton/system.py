@@ -199,12 +199,7 @@ def device_maps(structure: Structure) -> Maps:
 
 
 def linearized(
-    curvature: str,
-    engine: str,
-    maps: Maps,
-    point: Point,
-    slots: Array | np.ndarray | None,
-    lam: Array | np.ndarray | None = None,
+    curvature: str, engine: str, maps: Maps, point: Point, slots: Array | None, lam: Array | None = None
 ) -> LocalModels:
     """Compute values, duals and local derivatives."""
     # The xla engine runs on other devices, too, and JAX can differentiate what it does.
