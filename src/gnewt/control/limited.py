@@ -21,7 +21,17 @@ from gnewt.control.slots import stage_order
 from gnewt.graph import Family, Output, Structure
 from gnewt.newton import Progress, Result, Rollout
 from gnewt.newton.arithmetic import known
-from gnewt.newton.boxed import START_PUSH, WARM_PUSH, Box, BoxDual, Boxed, BoxRecord, BoxState, run_boxed, with_diagonal
+from gnewt.newton.boxed import (
+    START_PUSH,
+    WARM_PUSH,
+    Box,
+    BoxDual,
+    Boxed,
+    BoxRecord,
+    BoxState,
+    run_boxed,
+    with_diagonal,
+)
 from gnewt.newton.constrained.forms import spread_limit
 from gnewt.newton.loop import Task
 from gnewt.newton.numbers import as_count, as_real
@@ -62,7 +72,10 @@ def bounds_of(problem: Problem, decision: PyTree) -> tuple[PyTree, PyTree]:
         rows = spread(limit, one, problem.horizon, f"the {side} limit of control_limits", "us")
         if problem.stages.optimize:
             inf = -np.inf if side == "lower" else np.inf
-            free = {name: jax.tree.map(lambda a, v=inf: np.full(np.shape(a), v), decision[name]) for name in problem.stages.optimize}
+            free = {
+                name: jax.tree.map(lambda a, v=inf: np.full(np.shape(a), v), decision[name])
+                for name in problem.stages.optimize
+            }
             rows = {"us": rows, **free}
         sides.append(rows)
     return sides[0], sides[1]

@@ -106,9 +106,7 @@ class Stages:
         """The same, with everything that is limited among the auxiliary data, by its name."""
         return lambda decision, given: self._run(decision, given, True)
 
-    def _run(
-        self, decision: PyTree, given: Given, with_rows: bool
-    ) -> tuple[Array, dict[str, PyTree]]:
+    def _run(self, decision: PyTree, given: Given, with_rows: bool) -> tuple[Array, dict[str, PyTree]]:
         us, given = self.split(decision, given)
         limited = self.limited
 
@@ -257,7 +255,13 @@ class Problem:
         if past_u is not None:
             start["past_u"] = past(past_u, "past_controls", None)
         limited, limits = read_limits(
-            control_limits, state_limits, stage_constraints, final_constraint, start["x"], int(horizon), periodic
+            control_limits,
+            state_limits,
+            stage_constraints,
+            final_constraint,
+            start["x"],
+            int(horizon),
+            periodic,
         )
         self.stages: Stages = Stages(dynamics, stage_cost, final_cost, int(horizon), names, limited)
         self.given: Given = {

@@ -88,7 +88,9 @@ class System:
     def arrays(self) -> PyTree:
         return on_device(self.engine.arrays) if self.bound is None else self.bound[1]
 
-    def linearize(self, point: Point, slots: Array | None = None, lam: Array | None = None) -> LocalModels:
+    def linearize(
+        self, point: Point, slots: Array | np.ndarray | None = None, lam: Array | np.ndarray | None = None
+    ) -> LocalModels:
         """Compute values, duals and local derivatives; slots are computed unless they are given.
 
         Args:
