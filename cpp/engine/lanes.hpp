@@ -42,7 +42,7 @@ public:
     bool pass_on(int32_t f, const Shape& shape) {
         const Waiting& mine = state_[f - begin_];
         const int64_t b = shape.b, numbers = shape.q * (shape.q + b);
-        std::memcpy(course_.factor, rows_.data() + mine.rows, size_t(numbers) * sizeof(T));
+        if (numbers) std::memcpy(course_.factor, rows_.data() + mine.rows, size_t(numbers) * sizeof(T));
         if (!b || mine.taken) return true;
         const int64_t base = course_.stack_end(), size = message_size<T>(b, 1);
         if (!course_.stack.reserve(base + size)) return false;

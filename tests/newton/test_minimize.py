@@ -213,14 +213,15 @@ def test_a_class_is_no_search():
         gnewt.minimize(lambda x: jnp.sum(x**2), jnp.ones(2), search=TrustRegion)  # type: ignore[arg-type]
 
 
-def test_steps_that_were_taken_often_are_compiled_and_the_same(monkeypatch):
+def test_compiled_steps_are_those_of_the_host(monkeypatch):
     def f(x):
         return jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
 
     start = jnp.array([-1.2, 1.0, -0.5])
+    monkeypatch.setattr(sys.modules["gnewt.newton.minimize"], "_QUICKLY_COMPILED", 0)
     host = gnewt.minimize(f, start)
     short = gnewt.minimize(f, start, max_steps=9)
-    monkeypatch.setattr(sys.modules["gnewt.newton.minimize"], "_WORTH", 0)
+    monkeypatch.undo()
     again = gnewt.minimize(f, start)
     compiled = [key for key in again.factor.system.structure._memo if key[0] == "steps"]
     assert len(compiled) == 1
@@ -236,3 +237,17 @@ def test_steps_that_were_taken_often_are_compiled_and_the_same(monkeypatch):
     seen = []
     stopped = gnewt.minimize(f, start, callback=lambda p: seen.append(p.step) or len(seen) == 3)
     assert (stopped.status, seen, stopped.num_steps) == ("stopped", [1, 2, 3], 3)
+
+
+def test_equal_runs_take_equal_steps_however_often_and_whoever_looks_on():
+    def f(x):
+        return jnp.sum(100 * (x[1:] - x[:-1] ** 2) ** 2 + (1 - x[:-1]) ** 2)
+
+    start = jnp.linspace(-1.2, 0.4, 30)
+    first = gnewt.minimize(f, start)
+    assert first.num_steps > 20
+    runs = [gnewt.minimize(f, start) for _ in range(8)]  # more than a hundred steps in all
+    runs += [gnewt.minimize(f, start, callback=lambda p: None), gnewt.minimize(f, start, time_limit=1e3)]
+    for run in runs:
+        np.testing.assert_array_equal(run.x, first.x)
+        np.testing.assert_array_equal(np.array(run.history, object), np.array(first.history, object))

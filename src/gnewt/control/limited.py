@@ -15,6 +15,7 @@ from jax.core import Tracer
 
 from gnewt._errors import PlanError, explain_error, user_line
 from gnewt._typing import Array, PyTree
+from gnewt.control.check import states_like
 from gnewt.control.limits import spread
 from gnewt.control.problem import Problem
 from gnewt.control.slots import stage_order
@@ -60,6 +61,24 @@ def refuse_other_limits(problem: Problem, method: str) -> None:
                 "use method='newton', which takes every constraint",
             )
         )
+
+
+def lifted_start(problem: Problem, lifted: PyTree, method: str) -> bool | dict[str, PyTree]:
+    """What `minimize` is to lift: everything, or the states, with their first values."""
+    if lifted is False:
+        return False
+    if method != "newton":
+        raise PlanError(
+            explain_error(
+                f"lifted with method={method!r}: a rollout keeps the dynamics closed",
+                user_line(),
+                "use method='newton' for multiple shooting, or leave lifted out",
+            )
+        )
+    if lifted is True:
+        return True
+    xs = states_like(lifted, problem.x0, problem.horizon + 1, "lifted")
+    return {"path": jax.tree.map(lambda a: a[1:], xs)}
 
 
 def bounds_of(problem: Problem, decision: PyTree) -> tuple[PyTree, PyTree]:

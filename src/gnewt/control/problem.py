@@ -103,7 +103,7 @@ class Stages:
 
     @cached_property
     def with_rows(self) -> Callable[[PyTree, Given], tuple[Array, dict[str, PyTree]]]:
-        """The same, with everything that is limited among the auxiliary data, by its name."""
+        """The same, with everything that is limited among the auxiliary data, by its name, and the states x_1 … x_T, `path`."""
         return lambda decision, given: self._run(decision, given, True)
 
     def _run(self, decision: PyTree, given: Given, with_rows: bool) -> tuple[Array, dict[str, PyTree]]:
@@ -117,12 +117,13 @@ class Stages:
             extras = self._extras(carry, at, given)
             rows = limited.stage_rows(carry["x"], u, extras) if with_rows else {}
             after = self.advance(carry, u, at, given)
-            if with_rows and "state_limits" in limited.names:
-                rows["state_limits"] = after["x"]
+            if with_rows:
+                rows["path"] = after["x"]
             return after, (self.cost(carry, u, at, given), carry, rows)
 
         last, (costs, states, rows) = jax.lax.scan(stage, given["start"], (us, self.stages(given)))
         if with_rows:
+            rows |= {"state_limits": rows["path"]} if "state_limits" in limited.names else {}
             extras = self._extras(last, (self.horizon, None), given)
             rows |= limited.final_rows(given["start"]["x"], last["x"], extras)
         return jnp.sum(costs) + self.last_cost(last, given), {"states": states, **rows}

@@ -58,6 +58,11 @@ _NAMES = {
 """Names that some versions of JAX give to a primitive → the name that gnewt uses."""
 
 
+SMALL_KERNELS: dict[str, str | bool] = (
+    {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
+)
+"""How to compile a program of hundreds of small kernels in two thirds of the time. JAX 0.11 has no such option."""
+
 _WRAPPERS = ("equinox/_ad.py", "equinox/_module/_prebuilt.py")
 """Files of equinox whose functions call others."""
 
@@ -106,6 +111,12 @@ def as_function(jaxpr: AnyJaxpr) -> Callable[..., Sequence[jax.Array]]:
 def called_jaxprs(eqn: Equation) -> Iterator[AnyJaxpr]:
     """Iterate over all jaxprs among the parameters of an equation."""
     return jex.jaxprs_in_params(eqn.params)
+
+
+def count_equations(jaxpr: AnyJaxpr) -> int:
+    """Count the equations of a jaxpr, and of all that it calls."""
+    eqns = open_jaxpr(jaxpr)[0].eqns
+    return len(eqns) + sum(count_equations(inner) for eqn in eqns for inner in called_jaxprs(eqn))
 
 
 def scan_counts(params: Params) -> tuple[int, int]:

@@ -279,8 +279,10 @@ def _settled(
     return settle(task, search, limits, before, proposal, after), after
 
 
-def some_steps(task: Task, search: Search, limits: Limits, state: State, most: int) -> tuple[State, Record]:
-    """Go on for so many steps at most, inside jit; the history has `most` rows."""
+def some_steps(
+    task: Task, search: Search, limits: Limits, state: State, most: Array, rows: int
+) -> tuple[State, Record]:
+    """Go on for `most` steps, inside jit; the history has so many rows, of which the first are written."""
     first = state.step
 
     def once(carry: tuple[State, Record]) -> tuple[State, Record]:
@@ -291,7 +293,7 @@ def some_steps(task: Task, search: Search, limits: Limits, state: State, most: i
     def goes_on(carry: tuple[State, Record]) -> Array:
         return (carry[0].code == Status.RUNNING) & (carry[0].step - first < most)
 
-    return jax.lax.while_loop(goes_on, once, (state, _no_rows(state.x, most)))
+    return jax.lax.while_loop(goes_on, once, (state, _no_rows(state.x, rows)))
 
 
 def _no_rows(x: Array, count: int) -> Record:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -17,11 +16,13 @@ import numpy as np
 from gnewt._errors import PerformanceNotice, PlanError, WidthError
 from gnewt._typing import Argument, PyTree
 from gnewt.graph import Graph, Structure
+from gnewt.jaxprs.compat import SMALL_KERNELS, count_equations
 from gnewt.kkt import ENGINES, unknown_engine
 from gnewt.newton.arithmetic import as_known, known, largest, quietly
 from gnewt.newton.check import checked, is_checked
 from gnewt.newton.constrained import ConstrainedOptions, Warm, is_constrained, minimize_constrained
 from gnewt.newton.factor import Factor
+from gnewt.newton.implicit import minimiser
 from gnewt.newton.loop import (
     Iterate,
     Limits,
@@ -42,6 +43,7 @@ from gnewt.newton.products import ProductSystem
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result, X
 from gnewt.newton.rollout import Rollout, choose_search
+from gnewt.newton.rules import Held, Place, still, value
 from gnewt.newton.statuses import Status
 from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
 from gnewt.newton.trust_region import TrustRegion
@@ -49,9 +51,10 @@ from gnewt.newton.trust_region import TrustRegion
 _MINUTES, _SECONDS = 1e12, 1e10
 """Flops of a factorisation that takes so long on one core. Minutes are hopeless; seconds are, where the tree is
 little better than the dense Hessian: hundreds of products take as long, and a step needs several factorisations."""
-_WORTH = 100
-"""Steps of earlier runs of one system and search after which steps are compiled as a whole. That takes about a second, as
-long as a thousand steps on the host: a first solution should not wait for it."""
+_QUICKLY_COMPILED = 2000
+"""Equations up to which steps are compiled as a whole, in about a second; the search alone has 900. Longer programs would
+be compiled twice over for it, and the xla engine takes many seconds. The choice depends on the program alone, so that
+equal calls take equal steps."""
 _AT_ONCE = 8
 """Steps that are taken by one call of the compiled function: between calls, the keyboard can interrupt."""
 _LITTLE = 10
@@ -129,15 +132,36 @@ def minimize(
     point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
     system = _system(point, search, slots := objective.slots(order), curvature, engine)
     if check and isinstance(system, System) and not is_checked(system):
-        better = _checked(system, point, search)
-        if better is not point:
-            point, system = better, _system(better, search, _other_order(slots, search), curvature, engine)
+        quiet = point.still
+        if _checked(system, quiet, search) is not quiet:
+            point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
+            system = _system(point, search, _other_order(slots, search), curvature, engine)
     if point.is_traced:
-        result = _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))
+        result = _traced(system, point, search, tol, max_steps, memory)
     else:
         host = _Host(system, search, callback, time_limit, Reporter(verbose))
         result = host.run(point, tol, max_steps, memory)
     return dataclasses.replace(result, tol=tol)
+
+
+def _traced(
+    system: System | ProductSystem,
+    point: Point,
+    search: Search,
+    tol: RealLike,
+    max_steps: int,
+    memory: object,
+) -> Result:
+    """The loop inside jit, and the solution as a function that JAX can differentiate."""
+    quiet = point.still
+    state, history = run(Task(system, quiet), search, quiet.x, still(tol), max_steps, still(memory))
+    result = _result(system, state, history)
+    x = minimiser(system, point.data, state.x, result.success)
+    if not isinstance(system, System):
+        return dataclasses.replace(result, x=system.structure.unravel(x))
+    place = Place(x, point.data, jnp.zeros((), x.dtype))
+    fun = value(system, place, Held(state.models, ()))
+    return dataclasses.replace(result, x=system.structure.unravel(x), fun=as_real(fun))
 
 
 def _other_order(order: SlotOrder, search: Search) -> SlotOrder:
@@ -206,7 +230,7 @@ class _Host:
             bad = system.nonfinite(point, state.models)
             detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
             return dataclasses.replace(_result(system, state, ()), detail=detail)
-        advance = self._advance(task, limits)
+        advance = self._advance(task, limits, state)
         history: list[Record] = []
         ended = None
         try:
@@ -223,21 +247,18 @@ class _Host:
                         ended = Status.TIME_LIMIT
         except KeyboardInterrupt:
             ended = Status.INTERRUPTED
-        self._taken[system, search] += int(state.step)
         if ended is not None and int(state.code) in (Status.RUNNING, Status.MAX_STEPS):
             state = state._replace(code=np.int32(ended))
         return _result(system, state, tuple(history), self._last_factor(point, state))
 
-    @property
-    def _taken(self) -> Counter[tuple[object, Search]]:
-        """Steps that all runs have taken on this structure, by system and search."""
-        return self.system.structure.memo("taken", lambda: Counter[tuple[object, Search]]())
-
-    def _advance(self, task: Task, limits: Limits) -> Callable[[State], tuple[State, list[Record]]]:
-        """The next step, or a few; what is run again and again is compiled, from the beginning of a run."""
-        system, search = self.system, self.search
-        if isinstance(system, System) and _can_compile(system) and self._taken[system, search] > _WORTH:
-            return self._compiled(task, system, limits)
+    def _advance(
+        self, task: Task, limits: Limits, state: State
+    ) -> Callable[[State], tuple[State, list[Record]]]:
+        """The next step, or a few; compiled, where that is quick."""
+        compiled = self._compiled(task, limits, state)
+        if compiled is not None:
+            return compiled
+        search = self.search
         propose = self._propose(task)
 
         def advance(state: State) -> tuple[State, list[Record]]:
@@ -249,19 +270,32 @@ class _Host:
         return advance
 
     def _compiled(
-        self, task: Task, system: System, limits: Limits
-    ) -> Callable[[State], tuple[State, list[Record]]]:
-        """A few steps by one compiled function; one, where somebody looks on or the time is limited."""
-        search, watched = self.search, self.callback is not None or self.reporter.verbose
-        most = 1 if watched or self.time_limit < float("inf") else _AT_ONCE
+        self, task: Task, limits: Limits, state: State
+    ) -> Callable[[State], tuple[State, list[Record]]] | None:
+        """A few steps by one compiled function; one, where somebody looks on or the time is limited. None if that takes long."""
+        system, search = self.system, self.search
+        if not isinstance(system, System) or system.engine.name == "reference":  # which runs on the host
+            return None
+        watched = self.callback is not None or self.reporter.verbose
+        most = np.int32(1 if watched or self.time_limit < float("inf") else _AT_ONCE)
 
-        def run(operands: Any, point: Point, limits: Limits, state: State) -> tuple[State, Record]:
-            return some_steps(Task(system.bind(operands), point), search, limits, state, most)
+        def run(
+            operands: Any, point: Point, limits: Limits, state: State, most: jax.Array
+        ) -> tuple[State, Record]:
+            return some_steps(Task(system.bind(operands), point), search, limits, state, most, _AT_ONCE)
 
-        steps = system.structure.memo(("steps", system, search, most), lambda: jax.jit(run))
+        steps = system.structure.memo(
+            ("steps", system, search), lambda: jax.jit(run, compiler_options=SMALL_KERNELS)
+        )
+
+        def count() -> int:
+            return count_equations(steps.trace(system.operands, task.point, limits, state, most).jaxpr)
+
+        if system.structure.memo(("equations", system, search), count) > _QUICKLY_COMPILED:
+            return None
 
         def advance(state: State) -> tuple[State, list[Record]]:
-            new, rows = steps(system.operands, task.point, limits, state)
+            new, rows = steps(system.operands, task.point, limits, state, most)
             columns = [np.asarray(column) for column in rows]
             count = int(new.step) - int(state.step)
             return new, [_on_host(Record(*(column[i] for column in columns))) for i in range(count)]
@@ -277,8 +311,8 @@ class _Host:
         def run(operands: Any, point: Point, at: Iterate) -> Proposal:
             return search.propose(Task(system.bind(operands), point), at)
 
-        compiled = system.structure.memo(("propose", system, search), lambda: jax.jit(run))
-        return lambda at: as_known(compiled(system.operands, task.point, at))
+        steps = system.structure.memo(("propose", system, search), lambda: jax.jit(run))
+        return lambda at: as_known(steps(system.operands, task.point, at))
 
     def _last_factor(self, point: Point, state: State) -> Factor | None:
         """H at the last iterate, eliminated."""
@@ -317,11 +351,6 @@ def _result(
         memory=state.memory,
         factor=factor,
     )
-
-
-def _can_compile(system: System) -> bool:
-    """The reference engine runs on the host."""
-    return system.engine.name != "reference"
 
 
 def _on_host(record: Record) -> Record:

@@ -130,6 +130,21 @@ class System:
         # Nothing is compiled to bring the numbers of the host into their shape.
         return (np.asarray(done) if isinstance(rhs, np.ndarray) else done).reshape(rhs.shape)
 
+    def variances(self, models: LocalModels, elimination: Elimination) -> Array:
+        """Compute the diagonal of K⁻¹ on all slots, by selected inversion."""
+        return self._engine_call("variances")(self.arrays, models.sources, elimination)
+
+    def draw(self, models: LocalModels, elimination: Elimination, noise: Array) -> Array:
+        """Turn standard normal noise[N, columns] into draws of covariance H⁻¹; for causal plans and H ≻ 0."""
+        return self._engine_call("draw")(self.arrays, models.sources, elimination, noise)
+
+    def _engine_call(self, name: str) -> Callable[..., Array]:
+        """A function of the engine, compiled once; the reference engine runs on the host."""
+        call = getattr(self.engine, name)
+        if self.engine.name == "reference":
+            return call
+        return self.structure.memo((name, self.engine), lambda: jax.jit(call))
+
     def derivatives(self, point: Point, v: Array | np.ndarray) -> tuple[Array, Array, Array]:
         """Compute (f, g, H·v) by JAX from the objective itself, independently of the local models.
 

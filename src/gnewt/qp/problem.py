@@ -31,6 +31,11 @@ class Term:
     b: np.ndarray
     G: np.ndarray
     h: np.ndarray
+    limit_rows: np.ndarray
+    """int64[l]: positions of the edge's rows with limits among all of those."""
+    C: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,6 +50,8 @@ class NumberedQP:
     offset: np.ndarray
     """int64[V + 1]: vertex v owns the scalars offset[v]:offset[v + 1]."""
     num_rows: int
+    num_limits: int = 0
+    """L: rows with limits."""
 
     @property
     def num_scalars(self) -> int:
@@ -143,7 +150,7 @@ def build_problem(
     size_of = _find_sizes(edges, sizes, number)
     n_v = np.array([size_of[v] for v in number], np.int64)
     offset = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_v)])
-    terms, num_rows = [], 0
+    terms, num_rows, num_limits = [], 0, 0
     for i, e in enumerate(edges):
         name = e.name if e.name is not None else f"e{i}"
         vertices = np.array([number[v] for v in e.vertices], np.int64)
@@ -157,6 +164,7 @@ def build_problem(
                 "correct the matrices, or say how long each vertex is with `sizes={vertex: n}`",
             )
         G = np.zeros((0, k)) if e.G is None else e.G
+        C = np.zeros((0, k)) if e.C is None else e.C
         terms.append(
             Term(
                 name,
@@ -167,10 +175,15 @@ def build_problem(
                 np.zeros(k) if e.b is None else e.b,
                 G,
                 np.zeros(0) if e.h is None else e.h,
+                np.arange(num_limits, num_limits + len(C)),
+                C,
+                np.zeros(0) if e.lower is None else e.lower,
+                np.zeros(0) if e.upper is None else e.upper,
             )
         )
         num_rows += len(G)
-    return NumberedQP(tuple(terms), tuple(number), n_v, offset, num_rows)
+        num_limits += len(C)
+    return NumberedQP(tuple(terms), tuple(number), n_v, offset, num_rows, num_limits)
 
 
 def _find_sizes(

@@ -128,6 +128,8 @@ class Model:
         point = self.point(values.slots[:n], y_other)
         if self.lift is None:
             return self.system.linearize(point, slots)
+        # Nodes that are computed from others have the multipliers that belong to these.
+        lam = xp.where(self.lift.is_slot, lam, np.nan)
         return self.system.linearize(point, slots, xp.concatenate([np.zeros(n + m, slots.dtype), lam]))
 
     def solve(self, models: LocalModels, diagonal: Array, sides: Sides) -> tuple[Moves, Elimination]:

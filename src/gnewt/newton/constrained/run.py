@@ -57,6 +57,7 @@ def make_model(joint: Joint, order: SlotOrder, curvature: str, engine: str) -> M
         rows.slots[rows.equalities],
         rows.slots[rows.inequalities],
         joint.constant is None,
+        joint.lifted is not None,
     )
     point = Point(joint.point.x, (), (), a.structure, None, False)
     system = system_of(point, a.order(order), curvature, engine)
