@@ -75,7 +75,9 @@ def main():
     # Each function walks by itself; gnewt finds that it is the same walk, and the graph has it once.
     res = gnewt.minimize(
         effort,
-        0.3 * jnp.array([[0.5, 1.0], [-0.5, -1.0]]) * jnp.cos(jnp.linspace(0, jnp.pi, args.horizon))[:, None, None],
+        0.3
+        * jnp.array([[0.5, 1.0], [-0.5, -1.0]])
+        * jnp.cos(jnp.linspace(0, jnp.pi, args.horizon))[:, None, None],
         bounds=(-FORCE, FORCE),
         constraints={"ends": gnewt.equal(ends), "apart": gnewt.between(apart, APART**2)},
     )
