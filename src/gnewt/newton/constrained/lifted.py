@@ -167,7 +167,7 @@ class LiftedStart:
     values: Array
 
 
-def read_start(lifted: Any, structure: Structure, outputs: PyTree) -> LiftedStart:
+def read_start(lifted: Any, structure: Structure, outputs: Any) -> LiftedStart:
     """Find the nodes that the starts are for.
 
     Entries that are constants or inputs keep the values that they have.
