@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from qps import random_hypertree
 
 from gnewt.qp import Hyperedge
+from qp.qps import random_hypertree
 
 KINDS = ("plain", "degenerate", "pinned", "linear", "redundant", "infeasible", "unbounded", "scaled")
 

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from limited_qps import KINDS, Dense, Numbers, Shape, random_numbers, random_shape, to_dense
-from qps import random_qp
 
 from gnewt._errors import QPError
 from gnewt.newton import Status
 from gnewt.qp import Hyperedge, QPResult, solve_qp
+from qp.limited_qps import KINDS, Dense, Numbers, Shape, random_numbers, random_shape, to_dense
+from qp.qps import random_qp
 
 SOLVED = (Status.CONVERGED, Status.STALLED)
 
@@ -105,7 +105,7 @@ def test_host_and_jit_agree(kind: str) -> None:
     inside = jax.tree.map(lambda a: a[0], solve_all(shape, [n]))
     edges, bounds = shape.edges(n)
     if Status(int(inside.code)) not in SOLVED:
-        with pytest.raises(QPError, match="infeasible|unbounded"):
+        with pytest.raises(QPError, match=r"infeasible|unbounded"):
             solve_qp(edges, shape.sizes, bounds=bounds)
         return
     host = solve_qp(edges, shape.sizes, bounds=bounds)

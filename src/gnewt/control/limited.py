@@ -14,14 +14,14 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import PlanError, explain_error, user_line
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.control.check import states_like
 from gnewt.control.limits import spread
 from gnewt.control.problem import Problem
 from gnewt.control.slots import stage_order
 from gnewt.graph import Family, Output, Structure
 from gnewt.newton import Progress, Result, Rollout
-from gnewt.newton.arithmetic import known
+from gnewt.newton.arithmetic import Array, known
 from gnewt.newton.boxed import (
     START_PUSH,
     WARM_PUSH,

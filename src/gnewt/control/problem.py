@@ -50,7 +50,7 @@ class Stages:
     horizon: int
     optimize: tuple[str, ...]
     """What is decided on besides the controls; `x0` where the motion is periodic."""
-    limited: Limited = Limited()
+    limited: Limited = dataclasses.field(default_factory=Limited)
     compiled: dict[tuple[object, ...], Callable[..., PyTree]] = dataclasses.field(default_factory=dict)
     """Functions compiled for this problem."""
 

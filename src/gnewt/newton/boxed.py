@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Family, Structure
 from gnewt.kkt import LocalModels
-from gnewt.newton.arithmetic import where
+from gnewt.newton.arithmetic import Array, where
 from gnewt.newton.causal import CausalElimination, causal_elimination
 from gnewt.newton.judge import NOISE, RISE, ROUNDING, Line, Trial, Tried
 from gnewt.newton.loop import Task, all_finite, largest_shift

@@ -11,6 +11,7 @@ from jax.core import Tracer
 
 from gnewt._errors import QPError
 from gnewt._typing import Argument, ArrayLike
+from gnewt.newton.arithmetic import Array
 
 SYMMETRY_TOL = 1e-12
 """Relative asymmetry of Q that is taken for rounding and averaged away."""
@@ -28,19 +29,19 @@ class Hyperedge:
 
     vertices: tuple[Hashable, ...]
     """Labels, each at most once."""
-    Q: np.ndarray | None
+    Q: Array | None
     """[k, k], symmetric (½ xᵀQx sees only the symmetric part; the KKT system does not)."""
-    b: np.ndarray | None
+    b: Array | None
     """[k]."""
-    G: np.ndarray | None
+    G: Array | None
     """[m, k], of any rank, with any number of rows."""
-    h: np.ndarray | None
+    h: Array | None
     """[m]; zero where omitted."""
-    C: np.ndarray | None
+    C: Array | None
     """[l, k], of any rank: rows with limits."""
-    lower: np.ndarray | None
+    lower: Array | None
     """[l]; -∞ where omitted."""
-    upper: np.ndarray | None
+    upper: Array | None
     """[l]; ∞ where omitted. Equal limits make an equality."""
     name: str | None
     """For messages and `QPResult.redundant`; `e3` for the fourth edge where omitted."""
@@ -112,7 +113,7 @@ def _read_labels(vertices: Argument[Iterable[Hashable]], where: str) -> tuple[Ha
     return tuple(labels)
 
 
-def _read_array(field: str, value: ArrayLike | None, ndim: int, where: str) -> np.ndarray | None:
+def _read_array(field: str, value: ArrayLike | None, ndim: int, where: str) -> Array | None:
     """Copy to a read-only float64 array of `ndim` axes, leading axes added."""
     if value is None:
         return None
@@ -120,7 +121,7 @@ def _read_array(field: str, value: ArrayLike | None, ndim: int, where: str) -> n
         if value.ndim > ndim:
             raise QPError(f"{field} has shape {value.shape}: too many axes", where, f"give at most {ndim}")
         whole = value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
-        return whole.reshape((1,) * (ndim - value.ndim) + value.shape)  # type: ignore[return-value]
+        return whole.reshape((1,) * (ndim - value.ndim) + value.shape)
     try:
         raw = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -140,7 +141,7 @@ def _read_array(field: str, value: ArrayLike | None, ndim: int, where: str) -> n
 
 def read_limits(
     lower: ArrayLike | None, upper: ArrayLike | None, count: int | None, where: str
-) -> tuple[np.ndarray | None, np.ndarray | None]:
+) -> tuple[Array | None, Array | None]:
     """Limits of so many rows (or scalars): ±∞ where omitted; None where there are no rows."""
     if count is None:
         if lower is not None or upper is not None:
@@ -160,13 +161,13 @@ def read_limits(
     return sides[0], sides[1]
 
 
-def _read_limit(field: str, value: ArrayLike | None, missing: float, count: int, where: str) -> np.ndarray:
+def _read_limit(field: str, value: ArrayLike | None, missing: float, count: int, where: str) -> Array:
     if isinstance(value, Tracer):
         if value.shape not in ((), (1,), (count,)):
             raise QPError(
                 f"{field} has shape {value.shape} for {count} rows", where, "give one entry per row"
             )
-        return jnp.broadcast_to(value, (count,)).astype(float)  # type: ignore[return-value]
+        return jnp.broadcast_to(value, (count,)).astype(float)
     try:
         raw = np.asarray(missing if value is None else value)
     except (TypeError, ValueError) as error:
@@ -182,7 +183,7 @@ def _read_limit(field: str, value: ArrayLike | None, missing: float, count: int,
     return out
 
 
-def _symmetric(Q: np.ndarray, where: str) -> np.ndarray:
+def _symmetric(Q: Array, where: str) -> Array:
     if Q.shape[0] != Q.shape[1]:
         raise QPError(f"Q has shape {Q.shape}", where, "give a square matrix over the edge's scalars")
     if isinstance(Q, Tracer):

@@ -17,8 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._typing import Array
-from gnewt.newton.arithmetic import where, while_loop
+from gnewt.newton.arithmetic import Array, where, while_loop
 from gnewt.newton.statuses import Status
 from gnewt.qp.saddle import Entries, Saddle
 

@@ -11,7 +11,8 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import QPError
-from gnewt._typing import Argument, Array
+from gnewt._typing import Argument
+from gnewt.newton.arithmetic import Array
 from gnewt.newton.statuses import Status
 from gnewt.qp.diagnose import TOUCHED, name_rows, name_vertices, shorten
 from gnewt.qp.hyperedge import read_limits

@@ -10,6 +10,7 @@ import numpy as np
 
 from gnewt._errors import QPError
 from gnewt._typing import Argument
+from gnewt.newton.arithmetic import Array
 from gnewt.qp.hyperedge import Hyperedge
 
 Label = TypeVar("Label", bound=Hashable)
@@ -27,15 +28,15 @@ class Term:
     """int64[k]: positions in x of the edge's scalars."""
     rows: np.ndarray
     """int64[m]: positions in λ of the edge's rows."""
-    Q: np.ndarray
-    b: np.ndarray
-    G: np.ndarray
-    h: np.ndarray
+    Q: Array
+    b: Array
+    G: Array
+    h: Array
     limit_rows: np.ndarray
     """int64[l]: positions of the edge's rows with limits among all of those."""
-    C: np.ndarray
-    lower: np.ndarray
-    upper: np.ndarray
+    C: Array
+    lower: Array
+    upper: Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

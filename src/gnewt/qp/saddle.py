@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._typing import Array
 from gnewt.graph import Family, Structure
 from gnewt.kkt import Elimination, Prepared, choose_engine, prepare
+from gnewt.newton.arithmetic import Array
 from gnewt.plan import make_plan
 from gnewt.qp.problem import NumberedQP
 

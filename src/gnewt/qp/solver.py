@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from gnewt._errors import QPError
-from gnewt._typing import Argument, Array, ArrayLike
+from gnewt._typing import Argument, ArrayLike
+from gnewt.newton.arithmetic import Array
 from gnewt.newton.statuses import Status, status_of
 from gnewt.plan.adjacency import Adjacency
 from gnewt.plan.orderings import min_degree
@@ -42,9 +43,9 @@ class QPResult:
     elimination on the host knows are None inside jit (inertia, rank, redundant rows), and the inertia with limits.
     """
 
-    x: dict[Hashable, np.ndarray]
+    x: dict[Hashable, Array]
     """x[v], an array of length n_v, for each vertex."""
-    duals: list[np.ndarray]
+    duals: list[Array]
     """λ_e of length m_e for each edge, in the order given, with Qx + Gᵀλ = b. Where rows are redundant λ is
     not unique; this one satisfies stationarity and is zero along the dependencies found."""
     inertia: tuple[int, int, int] | None
@@ -62,15 +63,15 @@ class QPResult:
     num_bags: int | None
     num_delayed: int | None
     """Pivots handed to the parent (E6); 0 where the reduced Hessian is safely positive definite."""
-    primal_residual: float
+    primal_residual: float | Array
     """max |Gx − h| / max (|G||x| + |h|)."""
-    dual_residual: float
+    dual_residual: float | Array
     """max |Qx + Gᵀλ − b| / max (|Q||x| + |Gᵀ||λ| + |b|); multipliers of limits included."""
     fun: float | Array = np.nan
     """½xᵀQx − bᵀx."""
-    limit_duals: list[np.ndarray] = dataclasses.field(default_factory=list)
+    limit_duals: list[Array] = dataclasses.field(default_factory=list)
     """y_e of the rows of C_e for each edge."""
-    bound_duals: dict[Hashable, np.ndarray] = dataclasses.field(default_factory=dict)
+    bound_duals: dict[Hashable, Array] = dataclasses.field(default_factory=dict)
     """z[v] for each vertex."""
     code: int | Array = int(Status.CONVERGED)
     """Number of a `gnewt.newton.Status`: converged, stalled (a solution to fewer digits), infeasible, unbounded. Without limits

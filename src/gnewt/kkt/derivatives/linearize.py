@@ -11,6 +11,7 @@ elsewhere. Hessians of λ·Φ are forward-over-reverse; no third-order tensor is
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,12 @@ from gnewt.kkt.derivatives.local import Jacobian, local_derivatives
 from gnewt.kkt.derivatives.machine import TARGETS, available
 from gnewt.kkt.derivatives.native import native_models
 
+if TYPE_CHECKING:
+    Numbers: TypeAlias = Array
+else:
+    Numbers = Array | np.ndarray
+"""On the host, loops hold numbers of NumPy. To type checkers they are JAX's."""
+
 CURVATURES = ("exact", "gauss_newton")
 """`gauss_newton` drops λ·∂²Φ and keeps the exact Hessians of the losses (the generalised Gauss-Newton matrix)."""
 
@@ -35,11 +42,11 @@ CURVATURES = ("exact", "gauss_newton")
 class LocalModels:
     """The numbers of one iterate: f, slots, total derivatives, and the structural nonzeros of K."""
 
-    value: Float[Array, "*batch"]
-    slots: Float[Array, "*batch S"]
-    duals: Float[Array, "*batch S"]
+    value: Float[Numbers, "*batch"]
+    slots: Float[Numbers, "*batch S"]
+    duals: Float[Numbers, "*batch S"]
     """∂f/∂s for every slot: the gradient on the inputs, λ on the others."""
-    sources: Float[Array, "*batch nnz"]
+    sources: Float[Numbers, "*batch nnz"]
     """Local Jacobians and Hessians at their structural nonzeros, in the order that plans expect."""
 
 
