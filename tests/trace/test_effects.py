@@ -40,3 +40,19 @@ def test_prints_are_left_out_with_one_notice(capfd):
     assert capfd.readouterr().out == ""
     g, h = jax.jit(lambda x: (jax.grad(noisy)(x), jax.hessian(noisy)(x)))(x)
     assert np.allclose(found, -np.linalg.solve(h, g), rtol=1e-10)
+
+
+def test_checks_are_left_out_with_a_notice():
+    """JAX raises here; the step goes on, and says that it does."""
+    eqx = pytest.importorskip("equinox")
+    x = points(3)
+
+    def f(x):
+        return jnp.sum(eqx.error_if(x, jnp.sum(x**2) > 1e-3, "too large") ** 4) + jnp.sum(x**2)
+
+    with pytest.raises(Exception, match="too large"):
+        jax.block_until_ready(jax.jit(jax.grad(f))(x))
+    with pytest.warns(gnewt.EffectNotice, match="checks that raise") as caught:
+        step = gnewt.newton_step(f)(x)
+    assert "test_effects.py" in str(caught[0].message)
+    assert np.allclose(step, -(4 * x**3 + 2 * x) / (12 * x**2 + 2), rtol=1e-10)

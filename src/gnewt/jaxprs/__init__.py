@@ -13,7 +13,7 @@ from gnewt.jaxprs.flatten import (
 )
 from gnewt.jaxprs.keys import literal_key, program_key, same_operand, value_key
 from gnewt.jaxprs.numpy_run import NumpyProgram, as_known, count_operations, count_trips, fold_program
-from gnewt.jaxprs.plain import plain_jaxpr
+from gnewt.jaxprs.plain import is_check, plain_jaxpr
 from gnewt.jaxprs.program import (
     Instr,
     Lit,
@@ -46,6 +46,7 @@ __all__ = [
     "flatten_jaxpr",
     "fold_program",
     "has_branches",
+    "is_check",
     "is_float",
     "literal_key",
     "plain_jaxpr",

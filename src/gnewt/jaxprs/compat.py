@@ -192,15 +192,19 @@ def made_in(eqn: Equation, path: str, function: str) -> bool:
     return False
 
 
-def where_of_equation(eqn: Equation | None) -> str:
-    """Return `file:line` of the user's code that made an equation; empty where JAX does not know."""
+def where_of_equation(eqn: Equation | None, beyond: str = "\n") -> str:
+    """Return `file:line` of the user's code that made an equation; empty where JAX does not know.
+
+    Args:
+        beyond: part of the names of further files that are not the user's.
+    """
     try:
         frames = eqn.source_info.traceback.frames  # type: ignore[union-attr]
     except AttributeError:
         return ""
     for frame in frames:
         name = frame.file_name
-        if not any(root in name for root in _LIBRARY_ROOTS):
+        if not any(root in name for root in (*_LIBRARY_ROOTS, beyond)):
             line = getattr(frame, "line_num", None) or getattr(frame, "start_line", 0)
             return f"{os.path.relpath(name) if os.path.isabs(name) else name}:{line}"
     return ""

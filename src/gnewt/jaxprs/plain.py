@@ -1,6 +1,6 @@
 """Plain jaxprs: what values do not need is removed, what libraries add is replaced by what it computes.
 
-In: a closed jaxpr. Out: one with the same values, and the equations that were left out. Three kinds of equation go:
+In: a closed jaxpr. Out: one with the same values, and the prints and checks that were left out. Three kinds of equation go:
 
 - prints and callbacks whose results nobody reads (`jax.debug.print`, `jax.debug.callback`, `io_callback`);
 - hints of equinox (under vmap a predicate is shared, a value must not be batched): each becomes a call of its own
@@ -72,7 +72,10 @@ def _equation(eqn: Any, read: Collection[object], dropped: list[Equation]) -> An
         return _called(eqn, compat.as_function(compat.call_body(eqn)), eqn.invars, dropped)
     params = {key: _parameter(value, dropped) for key, value in eqn.params.items()}
     if name == "cond":
+        branches = params["branches"]
         params["branches"] = _without_checks(params["branches"])
+        if params["branches"] is not branches:
+            dropped.append(eqn)
         if _all_pass_on_the_same(params["branches"]):
             return _called(eqn, compat.as_function(params["branches"][0]), eqn.invars[1:], dropped)
     if all(params[key] is value for key, value in eqn.params.items()):
@@ -155,3 +158,8 @@ def _without_checks(branches: Sequence[AnyJaxpr]) -> Sequence[AnyJaxpr]:
 def _only_calls_back(branch: AnyJaxpr) -> bool:
     eqns = compat.open_jaxpr(branch)[0].eqns
     return bool(eqns) and all(primitive_name(eqn) == "pure_callback" for eqn in eqns)
+
+
+def is_check(eqn: Equation) -> bool:
+    """Whether what was left out is the branch that raises: prints are no conditionals."""
+    return primitive_name(eqn) == "cond"

@@ -28,12 +28,13 @@ from gnewt.jaxprs import (
     effectful,
     flatten_jaxpr,
     has_branches,
+    is_check,
     is_float,
     plain_jaxpr,
     trace_jaxpr,
     where_of,
 )
-from gnewt.jaxprs.compat import AnyJaxpr, Equation
+from gnewt.jaxprs.compat import AnyJaxpr, Equation, where_of_equation
 from gnewt.jaxprs.liveness import drop_dead
 from gnewt.trace import (
     branch_rules,
@@ -364,19 +365,32 @@ def _part(program: Program, outs: Sequence[int | Lit]) -> Program:
     return part
 
 
+_LEFT_OUT = (
+    (False, "side effects whose results nobody reads are left out of the graph", "to see them"),
+    (
+        True,
+        "checks that raise are left out, and the step goes on where they fail",
+        "to run them",
+    ),
+)
+
+
 def _note_dropped(eqns: Sequence[Equation]) -> None:
-    """Say once per structure that a function's prints are not repeated."""
-    first = eqns[0]
-    more = f" and {len(eqns) - 1} more" if len(eqns) > 1 else ""
-    warnings.warn(
-        explain_error(
-            f"{first.primitive.name}{more}: side effects whose results nobody reads are left out of the graph",
-            where_of(first),
-            "call the function itself to see them",
-        ),
-        EffectNotice,
-        stacklevel=2,
-    )
+    """Say once per structure that a function's prints are not repeated, and that its checks do not raise."""
+    for are_checks, what, purpose in _LEFT_OUT:
+        found = [eqn for eqn in eqns if is_check(eqn) is are_checks]
+        if not found:
+            continue
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        warnings.warn(
+            explain_error(
+                f"{'error_if' if are_checks else found[0].primitive.name}{more}: {what}",
+                where_of_equation(found[0], "/equinox/") or user_line(),
+                f"call the function itself {purpose}",
+            ),
+            EffectNotice,
+            stacklevel=2,
+        )
 
 
 def _own(value: ArrayLike) -> ArrayLike:
