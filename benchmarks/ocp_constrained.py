@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import harness
 import casadi as ca
+import harness
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,13 +83,24 @@ def ours(p: Ocp) -> Callable[[], Run]:
             start,
             has_aux=True,
             lifted={"states": p.states[1:]},
-            bounds=({k: np.broadcast_to(v, np.shape(start[k])) for k, v in lower.items()},
-                    {k: np.broadcast_to(v, np.shape(start[k])) for k, v in upper.items()}) if has_bounds else None,
+            bounds=(
+                {k: np.broadcast_to(v, np.shape(start[k])) for k, v in lower.items()},
+                {k: np.broadcast_to(v, np.shape(start[k])) for k, v in upper.items()},
+            )
+            if has_bounds
+            else None,
             constraints=limits or None,
             max_steps=500,
         )
         states = np.concatenate([p.x0[None], np.asarray(res.outputs["states"])])
-        return Run(states, np.asarray(res.x["u"]), float(res.x.get("p", 0.0)), int(res.num_steps), bool(res.success), res.status)
+        return Run(
+            states,
+            np.asarray(res.x["u"]),
+            float(res.x.get("p", 0.0)),
+            int(res.num_steps),
+            bool(res.success),
+            res.status,
+        )
 
     return solve
 
@@ -160,7 +171,12 @@ def peer(p: Ocp, solver: str) -> Callable[[], Run]:
         states = np.concatenate([stages[:, :n], body[None, -n:]])
         parameter = found[-1] if p.reward is not None else 0.0
         return Run(
-            states, stages[:, n:], float(parameter), int(stats["iter_count"]), bool(stats["success"]), stats["return_status"] or ""
+            states,
+            stages[:, n:],
+            float(parameter),
+            int(stats["iter_count"]),
+            bool(stats["success"]),
+            stats["return_status"] or "",
         )
 
     return solve
@@ -197,7 +213,10 @@ def measure(p: Ocp, rounds: int) -> list[dict[str, Any]]:
         calls[name] = make()
         runs[name] = calls[name]()
         first[name] = time.perf_counter() - began
-        print(f"  {name}: {runs[name].status}, {runs[name].iterations} iterations, first {first[name]:.1f} s", flush=True)
+        print(
+            f"  {name}: {runs[name].status}, {runs[name].iterations} iterations, first {first[name]:.1f} s",
+            flush=True,
+        )
     for _ in range(rounds):
         for name, call in calls.items():
             began = time.process_time()

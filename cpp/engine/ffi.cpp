@@ -85,9 +85,20 @@ ffi::Error solve(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer
     if (WHOLE && n != 2 * int64_t(p[plan_format::kNumSlots]) - num_inputs)
         return refuse("gnewt: the right-hand side must have a row for every unknown");
     for (int64_t e = 0; e < axes.batch_size(); ++e) {
-        const SolveCall<T> call{p, plans.size(), source.at(e, batch), source.size(), numbers.at(e, batch),
-                                numbers.size(), integers.at(e, batch), integers.size(), infos.at(e, batch),
-                                reals.at(e, batch), given.at(e, batch), num_inputs, columns, out.at(e, batch)};
+        const SolveCall<T> call{p,
+                                plans.size(),
+                                source.at(e, batch),
+                                source.size(),
+                                numbers.at(e, batch),
+                                numbers.size(),
+                                integers.at(e, batch),
+                                integers.size(),
+                                infos.at(e, batch),
+                                reals.at(e, batch),
+                                given.at(e, batch),
+                                num_inputs,
+                                columns,
+                                out.at(e, batch)};
         if (WHOLE)
             solve_whole(call);
         else

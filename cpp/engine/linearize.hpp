@@ -24,6 +24,7 @@ public:
             if (!first_derivatives(f, saved)) return false;
             saved += code(f)[kNumSaved] * family(f).n();
         }
+        if (call_.given && !given_.reserve(call_.num_slots)) return false;
         if (call_.given)
             pull_given();
         else if (!sweep_duals(call_.tables, call_.sources, call_.duals))
@@ -130,19 +131,30 @@ private:
         return run_program(f, c[kSecond], shape.n(), saved);
     }
 
-    // duals += Jᵀ · given, for all instances at once: no multiplier waits for another.
+    // duals += Jᵀ λ, where λ is given, or found by the time that a node is reached: from the last instance to the first.
     void pull_given() {
-        for (int64_t f = 0; f < num_families(); ++f) {
-            const FamilyView shape = family(f);
-            if (shape.is_loss()) continue;
+        T *duals = call_.duals, *lam = given_.data();
+        std::memcpy(lam, call_.given, size_t(call_.num_slots) * sizeof(T));
+        const int32_t* items = call_.tables + call_.tables[kItems];
+        for (int64_t i = int64_t(call_.tables[kNumItems]) - 1; i >= 0; --i) {
+            const int32_t* item = items + i * kItemSize;
+            const FamilyView shape = family(item[0]);
             const int32_t *ends = shape.ends(), *entries = shape.entries();
-            for (int64_t a = 0; a < shape.k(); ++a)
-                for (int32_t e = ends[a]; e < ends[a + 1]; ++e) {
-                    const Column arg = shape.arg(a), out = shape.out(entries[2 * e + 1]);
-                    const T* j = call_.sources + shape.field[kJacAt] + entries[2 * e];
-                    for (int64_t i = 0; i < shape.n(); ++i)
-                        call_.duals[arg.at(i)] += j[i * shape.num_jac()] * call_.given[out.at(i)];
+            const T* jacobian = call_.sources + shape.field[kJacAt];
+            for (int64_t r = int64_t(item[1]) + item[2] - 1; r >= item[1]; --r) {
+                const int64_t row = item[3] >= 0 ? call_.tables[item[3] + r - item[1]] : r;
+                for (int64_t o = 0; o < shape.m(); ++o) {
+                    const int64_t slot = shape.out(o).at(row);
+                    if (lam[slot] != lam[slot]) lam[slot] = duals[slot];
                 }
+                for (int64_t a = 0; a < shape.k(); ++a) {
+                    T total = 0;
+                    for (int32_t e = ends[a]; e < ends[a + 1]; ++e)
+                        total += jacobian[row * shape.num_jac() + entries[2 * e]] *
+                                 lam[shape.out(entries[2 * e + 1]).at(row)];
+                    if (ends[a] < ends[a + 1]) duals[shape.arg(a).at(row)] += total;
+                }
+            }
         }
     }
 
@@ -198,7 +210,8 @@ private:
         const T* operand = given ? call_.operands[code(f)[kOperand] + load[2]] : nullptr;
         switch (load[1]) {
             case kLoadSlot: return gather(shape.arg(load[2]), call_.slots, first, count, to);
-            case kLoadDual: return gather(shape.out(load[2]), call_.given ? call_.given : call_.duals, first, count, to);
+            case kLoadDual:
+                return gather(shape.out(load[2]), call_.given ? given_.data() : call_.duals, first, count, to);
             case kLoadData: {
                 const T* from = operand + first * load[4] + load[3];
                 for (int64_t i = 0; i < count; ++i) to[i] = from[i * load[4]];
@@ -276,7 +289,7 @@ private:
     }
 
     const LinearizeCall<T>& call_;
-    Buffer<T> places_, saved_, commons_;
+    Buffer<T> places_, saved_, commons_, given_;  // given_: multipliers, those that were found among them
 };
 
 }  // namespace GNEWT_ISA

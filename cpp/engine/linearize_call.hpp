@@ -64,8 +64,8 @@ struct LinearizeCall {
     int64_t num_slots;
     T* sources;
     int64_t num_sources;
-    // [num_slots] or null: multipliers of the nodes. Where they are given, no sweep is made: Hessians are taken with
-    // these, and `duals` becomes the gradient of the losses plus Jᵀ times them, at every slot.
+    // [num_slots] or null: multipliers of the nodes, NaN for nodes whose multiplier the sweep shall find. Hessians are
+    // taken with these, and `duals` becomes the gradient of the losses plus Jᵀ times them, at every slot.
     const T* given;
 };
 

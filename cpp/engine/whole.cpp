@@ -78,10 +78,22 @@ private:
             std::memset(z_.data(), 0, size_t(plan_.num_inputs()) * sizeof(T));
             int32_t info[kInfoSize];
             T real[kRealSize];
-            const Call<T> again{call_.plan,         call_.plan_len, call_.sources,      call_.sources_len,
-                                call_.real[kShift], z_.data(),      call_.num_inputs,   1,
-                                z_.data(),          own_factor_.data(), numbers,        own_index_.data(),
-                                integers,           info,           real,               null_.data()};
+            const Call<T> again{call_.plan,
+                                call_.plan_len,
+                                call_.sources,
+                                call_.sources_len,
+                                call_.real[kShift],
+                                z_.data(),
+                                call_.num_inputs,
+                                1,
+                                z_.data(),
+                                own_factor_.data(),
+                                numbers,
+                                own_index_.data(),
+                                integers,
+                                info,
+                                real,
+                                null_.data()};
             factor(again);
             if (info[kStatus] > kSingular) return false;
             if (!info[kKept]) continue;
@@ -159,8 +171,7 @@ private:
             gather(rest, z, front.slots + p, n, columns_);
             for (int64_t i = 0; i < p; ++i)
                 for (int64_t c = 0; c < columns_; ++c)
-                    x[i * columns_ + c] =
-                        offset ? -offset[(front.slots[i] - plan_.num_inputs()) * columns_ + c] : T(0);
+                    x[i * columns_ + c] = offset ? -offset[(front.slots[i] - plan_.num_inputs()) * columns_ + c] : T(0);
             substitute(front, x, rest);
             scatter(x, z, front.slots, p, columns_);
         }

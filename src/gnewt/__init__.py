@@ -5,6 +5,7 @@ from gnewt._errors import (
     AccuracyWarning,
     ConstraintError,
     CurvatureWarning,
+    DerivativeError,
     EffectNotice,
     GnewtError,
     GraphError,
@@ -23,7 +24,18 @@ from gnewt.explain import Report, explain
 from gnewt.graph import Graph, Handle, Structure
 from gnewt.kkt import ENGINES
 from gnewt.kkt.engines.native.engine import isa as native_isa
-from gnewt.newton import Factor, Result, StepInfo, between, equal, factorize, minimize, newton_step
+from gnewt.newton import (
+    Factor,
+    Laplace,
+    Result,
+    StepInfo,
+    between,
+    equal,
+    factorize,
+    laplace,
+    minimize,
+    newton_step,
+)
 from gnewt.trace import clear_cache, trace_graph
 
 __all__ = [
@@ -31,6 +43,7 @@ __all__ = [
     "AccuracyWarning",
     "ConstraintError",
     "CurvatureWarning",
+    "DerivativeError",
     "EffectNotice",
     "Factor",
     "GnewtError",
@@ -38,6 +51,7 @@ __all__ = [
     "GraphError",
     "Handle",
     "InternalError",
+    "Laplace",
     "OptionError",
     "PerformanceNotice",
     "PlanError",
@@ -57,6 +71,7 @@ __all__ = [
     "equal",
     "explain",
     "factorize",
+    "laplace",
     "minimize",
     "native_isa",
     "newton",

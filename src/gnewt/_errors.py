@@ -72,6 +72,10 @@ class StepError(GnewtError):
     """A Newton system that has no solution to return (singular, or not finite)."""
 
 
+class DerivativeError(GnewtError):
+    """A derivative that cannot be had, asked for by `jax.grad` or its like."""
+
+
 class InternalError(GnewtError):
     """A structure whose derivatives are not those of the objective: a bug in gnewt, caught before use."""
 

@@ -13,15 +13,24 @@ from gnewt.cli import app
 _EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 _CONVERGED = "the gradient is below the tolerance"
 
+_KKT = "the error of the first-order conditions is below"
+
 # Small forms: arguments, and what the output must say.
 _QUICK = {
     "scenario_tree": (["--depth", "2"], _CONVERGED),
     "identification": (["--horizon", "60"], _CONVERGED),
+    "mixture": (["--samples", "100"], _KKT),
+    "power_flow": ([], _KKT),
 }
 _SLOW = {
     "acrobot": (["--horizon", "80"], _CONVERGED),
     "cartpole": (["--horizon", "60"], _CONVERGED),
     "minimum_time": (["--horizon", "30"], _CONVERGED),
+    "cartpole_limits": (["--horizon", "60"], _KKT),
+    "no_go_zone": (["--horizon", "30"], _KKT),
+    "obstacles": (["--horizon", "40"], _KKT),
+    "portfolio": (["--assets", "10"], _KKT),
+    "two_robots": (["--horizon", "30"], _KKT),
     "mpc": ([], "at the end 0.0"),
     "parking": (["--horizon", "40", "--delay", "2"], _CONVERGED),
     "quadrotor": (["--horizon", "40"], _CONVERGED),

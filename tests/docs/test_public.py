@@ -12,7 +12,7 @@ import sys
 import pytest
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_MODULES = ("gnewt", "gnewt.control", "gnewt.newton", "gnewt.plan", "gnewt.qp")
+_MODULES = ("gnewt", "gnewt.control", "gnewt.interop", "gnewt.newton", "gnewt.plan", "gnewt.qp")
 _PUBLIC = {
     f"{module}.{name}": getattr(importlib.import_module(module), name)
     for module in _MODULES

@@ -43,6 +43,8 @@ CASES = {
     "scatter": (lambda x, i: jnp.asarray(x).at[i].set(9.0), WIDE, np.array([1, 5])),
     "copy": (jnp.copy, WIDE),
     "optimization_barrier": (lambda x, y: lax.optimization_barrier((x, y)), WIDE, UNIT),
+    "name": (lambda x: jax.ad_checkpoint.checkpoint_name(x, "kept"), WIDE),
+    "polynomial": (lambda x, a, b: lax.polynomial(x, [a, b, 0.5]), WIDE, UNIT, WIDE),
     "reshape": (lambda x: x.reshape(3, 2), WIDE),
     "expand_dims": (lambda x: jnp.expand_dims(x, 1), WIDE),
     "squeeze": (lambda x: jnp.squeeze(x, 0), WIDE[:1]),
@@ -74,6 +76,8 @@ KNOWN = [n for n, known in PRIMITIVES.items() if known.numpy or known.fold or kn
 
 
 def case_of(name):
+    if name == "polynomial" and not hasattr(lax, name):
+        return None
     if name in CASES:
         return CASES[name]
     function = getattr(lax, LAX_NAMES.get(name, name), None)

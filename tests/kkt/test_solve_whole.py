@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from helpers.random_graphs import random_graph
-from helpers.small_dag import library_kkt
 
 import gnewt
-from gnewt.newton.system import System, system_of
 from gnewt.newton.objective import Objective
+from gnewt.newton.system import System, system_of
+from helpers.random_graphs import random_graph
+from helpers.small_dag import library_kkt
 
 
 def dense_of(system: System, models, shift: float = 0.0) -> np.ndarray:

@@ -123,6 +123,22 @@ def past(tree: X, name: str, x: PyTree) -> X:
     return tree
 
 
+def states_like(tree: PyTree, x: PyTree, count: int, name: str) -> PyTree:
+    """States with a row for each of so many times."""
+    tree = floats(tree, name)
+    same = jax.tree.structure(x) == jax.tree.structure(tree)
+    if not same or any(
+        a.shape != (count, *jnp.shape(b))
+        for a, b in zip(jax.tree.leaves(tree), jax.tree.leaves(x), strict=True)
+    ):
+        shapes = jax.tree.map(jnp.shape, tree)
+        raise bad(
+            f"{name} has shapes {shapes}, and no row for each of the {count} states",
+            "give states in the form of x0 with a leading axis of horizon + 1",
+        )
+    return tree
+
+
 def like(value: PyTree, old: PyTree, name: str) -> PyTree:
     value = jax.tree.map(lambda v, o: jnp.asarray(v, jnp.asarray(o).dtype), value, old)
     wrong = [

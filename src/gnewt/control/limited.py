@@ -14,14 +14,25 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import PlanError, explain_error, user_line
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
+from gnewt.control.check import states_like
 from gnewt.control.limits import spread
 from gnewt.control.problem import Problem
 from gnewt.control.slots import stage_order
 from gnewt.graph import Family, Output, Structure
 from gnewt.newton import Progress, Result, Rollout
-from gnewt.newton.arithmetic import known
-from gnewt.newton.boxed import START_PUSH, WARM_PUSH, Box, BoxDual, Boxed, BoxRecord, BoxState, run_boxed, with_diagonal
+from gnewt.newton.arithmetic import Array, known
+from gnewt.newton.boxed import (
+    START_PUSH,
+    WARM_PUSH,
+    Box,
+    BoxDual,
+    Boxed,
+    BoxRecord,
+    BoxState,
+    run_boxed,
+    with_diagonal,
+)
 from gnewt.newton.constrained.forms import spread_limit
 from gnewt.newton.loop import Task
 from gnewt.newton.numbers import as_count, as_real
@@ -52,6 +63,24 @@ def refuse_other_limits(problem: Problem, method: str) -> None:
         )
 
 
+def lifted_start(problem: Problem, lifted: PyTree, method: str) -> bool | dict[str, PyTree]:
+    """What `minimize` is to lift: everything, or the states, with their first values."""
+    if lifted is False:
+        return False
+    if method != "newton":
+        raise PlanError(
+            explain_error(
+                f"lifted with method={method!r}: a rollout keeps the dynamics closed",
+                user_line(),
+                "use method='newton' for multiple shooting, or leave lifted out",
+            )
+        )
+    if lifted is True:
+        return True
+    xs = states_like(lifted, problem.x0, problem.horizon + 1, "lifted")
+    return {"path": jax.tree.map(lambda a: a[1:], xs)}
+
+
 def bounds_of(problem: Problem, decision: PyTree) -> tuple[PyTree, PyTree]:
     """(lower, upper) in the form of the decision."""
     limits = problem.given["limits"].get("control_limits", (None, None))
@@ -62,7 +91,10 @@ def bounds_of(problem: Problem, decision: PyTree) -> tuple[PyTree, PyTree]:
         rows = spread(limit, one, problem.horizon, f"the {side} limit of control_limits", "us")
         if problem.stages.optimize:
             inf = -np.inf if side == "lower" else np.inf
-            free = {name: jax.tree.map(lambda a, v=inf: np.full(np.shape(a), v), decision[name]) for name in problem.stages.optimize}
+            free = {
+                name: jax.tree.map(lambda a, v=inf: np.full(np.shape(a), v), decision[name])
+                for name in problem.stages.optimize
+            }
             rows = {"us": rows, **free}
         sides.append(rows)
     return sides[0], sides[1]

@@ -55,7 +55,9 @@ class Limited:
 
     def final_rows(self, first: PyTree, last: PyTree, extras: dict[str, PyTree]) -> dict[str, PyTree]:
         """What is limited at the end."""
-        found = {name: _floating(self._calls[name](last, **extras), name, c) for name, c in self.final.items()}
+        found = {
+            name: _floating(self._calls[name](last, **extras), name, c) for name, c in self.final.items()
+        }
         if "periodic" in self.names:
             found["periodic"] = jax.tree.map(lambda a, b: b - a, first, last)
         return found
@@ -67,7 +69,9 @@ class Limited:
             lower, upper = (0.0, 0.0) if name == "periodic" else limits[name]
             given = self.stage.get(name) or self.final.get(name)
             is_equality = name == "periodic" or (given is not None and given.is_equality)
-            out[name] = Constraint(name, lower, upper, is_equality, self.where if given is None else given.where)
+            out[name] = Constraint(
+                name, lower, upper, is_equality, self.where if given is None else given.where
+            )
         return out
 
     def nested(self, found: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +135,9 @@ def _read_constraints(given: object, kind: str) -> tuple[dict[str, Constraint], 
             )
         one = isinstance(given, Constraint)
         number = str(name).removeprefix("constraint ")
-        parts[kind if one else f"{kind}[{number if isinstance(given, list | tuple) else repr(name)}]"] = constraint
+        parts[kind if one else f"{kind}[{number if isinstance(given, list | tuple) else repr(name)}]"] = (
+            constraint
+        )
     return parts, named.tree
 
 
@@ -151,7 +157,8 @@ def _read_pair(given: object, name: str) -> tuple[PyTree, PyTree]:
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise ConstraintError(f"{name} is {given!r}, not a pair", where, _PAIR)
     lower, upper = (
-        _strong(v, f"the {side} limit of {name}", where) for v, side in zip(given, ("lower", "upper"), strict=True)
+        _strong(v, f"the {side} limit of {name}", where)
+        for v, side in zip(given, ("lower", "upper"), strict=True)
     )
     if lower is None and upper is None:
         raise ConstraintError(f"{name} without a limit", where, "give lower, upper, or both")
@@ -166,7 +173,9 @@ def _strong(limit: PyTree, what: str, where: str) -> PyTree:
         try:
             out = jnp.asarray(leaf, float)
         except (TypeError, ValueError):
-            raise ConstraintError(f"{what} is {leaf!r}, not a number", where, "give numbers, ±inf or None") from None
+            raise ConstraintError(
+                f"{what} is {leaf!r}, not a number", where, "give numbers, ±inf or None"
+            ) from None
         if not isinstance(out, Tracer) and np.isnan(np.asarray(out)).any():
             raise ConstraintError(f"{what} is NaN", where, "give numbers; ±inf or None for no limit")
         return out
@@ -250,7 +259,9 @@ def replaced_limits(
     known = (name in limited.names) if name.endswith("limits") else name in limited.forms
     if not known:
         raise ConstraintError(
-            f"the problem has no {name} to replace", user_line(), "give them to control.Problem, if only as ±inf"
+            f"the problem has no {name} to replace",
+            user_line(),
+            "give them to control.Problem, if only as ±inf",
         )
     if name.endswith("limits"):
         return {**old, name: _same_form(_read_pair(value, name), old[name], name)}
@@ -260,7 +271,9 @@ def replaced_limits(
         values = [value] if single else forms.flatten_up_to(value)
     except ValueError:
         raise ConstraintError(
-            f"{name} was given as {forms}", user_line(), "give limits in the same form: (lower, upper), or the target"
+            f"{name} was given as {forms}",
+            user_line(),
+            "give limits in the same form: (lower, upper), or the target",
         ) from None
     found = dict(old)
     for (part, c), given in zip(parts.items(), values, strict=True):

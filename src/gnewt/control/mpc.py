@@ -169,7 +169,9 @@ def memory_of(result: Result[PyTree], method: str) -> PyTree:
     if method == "newton":
         return dataclasses.replace(result, history=())
     z = result.bound_multipliers
-    return BoxMemory(jax.tree.map(lambda v: jnp.maximum(-v, 0), z), jax.tree.map(lambda v: jnp.maximum(v, 0), z), None)
+    return BoxMemory(
+        jax.tree.map(lambda v: jnp.maximum(-v, 0), z), jax.tree.map(lambda v: jnp.maximum(v, 0), z), None
+    )
 
 
 def _boxed_step(here: Problem, start: PyTree, memory: PyTree, rollout: Rollout, iterations: int) -> MPCStep:
@@ -247,8 +249,10 @@ def follow(
     unravel = ravel_pytree(jax.tree.map(lambda a: a[0], us))[1]
 
     whole = jnp.full_like(flat, jnp.inf)
-    lower, upper = (-whole, whole) if bounds is None else (
-        jax.vmap(lambda u: ravel_pytree(u)[0])(jax.tree.map(jnp.asarray, side)) for side in bounds
+    lower, upper = (
+        (-whole, whole)
+        if bounds is None
+        else (jax.vmap(lambda u: ravel_pytree(u)[0])(jax.tree.map(jnp.asarray, side)) for side in bounds)
     )
 
     def simulate(closed: Array) -> tuple[PyTree, Array]:

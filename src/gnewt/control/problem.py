@@ -50,7 +50,7 @@ class Stages:
     horizon: int
     optimize: tuple[str, ...]
     """What is decided on besides the controls; `x0` where the motion is periodic."""
-    limited: Limited = Limited()
+    limited: Limited = dataclasses.field(default_factory=Limited)
     compiled: dict[tuple[object, ...], Callable[..., PyTree]] = dataclasses.field(default_factory=dict)
     """Functions compiled for this problem."""
 
@@ -103,12 +103,10 @@ class Stages:
 
     @cached_property
     def with_rows(self) -> Callable[[PyTree, Given], tuple[Array, dict[str, PyTree]]]:
-        """The same, with everything that is limited among the auxiliary data, by its name."""
+        """The same, with everything that is limited among the auxiliary data, by its name, and the states x_1 … x_T, `path`."""
         return lambda decision, given: self._run(decision, given, True)
 
-    def _run(
-        self, decision: PyTree, given: Given, with_rows: bool
-    ) -> tuple[Array, dict[str, PyTree]]:
+    def _run(self, decision: PyTree, given: Given, with_rows: bool) -> tuple[Array, dict[str, PyTree]]:
         us, given = self.split(decision, given)
         limited = self.limited
 
@@ -119,12 +117,13 @@ class Stages:
             extras = self._extras(carry, at, given)
             rows = limited.stage_rows(carry["x"], u, extras) if with_rows else {}
             after = self.advance(carry, u, at, given)
-            if with_rows and "state_limits" in limited.names:
-                rows["state_limits"] = after["x"]
+            if with_rows:
+                rows["path"] = after["x"]
             return after, (self.cost(carry, u, at, given), carry, rows)
 
         last, (costs, states, rows) = jax.lax.scan(stage, given["start"], (us, self.stages(given)))
         if with_rows:
+            rows |= {"state_limits": rows["path"]} if "state_limits" in limited.names else {}
             extras = self._extras(last, (self.horizon, None), given)
             rows |= limited.final_rows(given["start"]["x"], last["x"], extras)
         return jnp.sum(costs) + self.last_cost(last, given), {"states": states, **rows}
@@ -257,7 +256,13 @@ class Problem:
         if past_u is not None:
             start["past_u"] = past(past_u, "past_controls", None)
         limited, limits = read_limits(
-            control_limits, state_limits, stage_constraints, final_constraint, start["x"], int(horizon), periodic
+            control_limits,
+            state_limits,
+            stage_constraints,
+            final_constraint,
+            start["x"],
+            int(horizon),
+            periodic,
         )
         self.stages: Stages = Stages(dynamics, stage_cost, final_cost, int(horizon), names, limited)
         self.given: Given = {

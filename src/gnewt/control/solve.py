@@ -19,7 +19,14 @@ from gnewt._errors import PlanError, explain_error
 from gnewt._typing import Argument, Array, PyTree
 from gnewt.control.check import bad
 from gnewt.control.diagnose import name_nonfinite, naming_constants
-from gnewt.control.limited import active_bounds, bounds_of, condense, refuse_other_limits, solve_boxed
+from gnewt.control.limited import (
+    active_bounds,
+    bounds_of,
+    condense,
+    lifted_start,
+    refuse_other_limits,
+    solve_boxed,
+)
 from gnewt.control.problem import Carry, Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.tables import find_places
@@ -52,6 +59,7 @@ def solve(
     search: Argument[Search | None] = None,
     square_root: bool = False,
     order: OrderLike = "stages",
+    lifted: PyTree = False,
     verbose: bool = False,
     callback: Argument[Callable[[Progress[PyTree]], object] | None] = None,
     time_limit: Argument[float] = float("inf"),
@@ -70,6 +78,8 @@ def solve(
         search: how steps are kept safe; `gnewt.newton.TrustRegion()` for `newton`, `gnewt.newton.Rollout` for the others.
         square_root: eliminate in square-root form (`ilqr` only).
         order: `"stages"` (from the last stage to the first), or another causal elimination order.
+        lifted: let the states be variables whose dynamics close on the way (multiple shooting; `newton` only): True, or where
+            x_0 … x_T start, a pytree in the form of the states with leaves [horizon + 1, ...].
         verbose: show a row per step.
         callback: called with a `gnewt.newton.Progress` after each step; the run stops if it returns True.
         time_limit: seconds after which no step is begun.
@@ -80,9 +90,11 @@ def solve(
     if square_root and search is None:
         search = Rollout(duals, square_root=True)
     start = us.result if isinstance(us, Solution) else problem.decision(us)
-    if problem.stages.limited.names:
+    if problem.stages.limited.names or lifted is not False:
         watch = (verbose, callback, time_limit)
-        return _solve_limited(problem, us, method, (tol, max_steps), search, square_root, order, watch, check)
+        shooting = lifted_start(problem, lifted, method)
+        given = (us, method, (tol, max_steps), search, square_root, order)
+        return _solve_limited(problem, *given, shooting, watch, check)
     with naming_constants(problem):
         point = _objective(problem).at((start.x if isinstance(start, Result) else start, problem.given))
     order = stage_order(problem, point.structure) if isinstance(order, str) and order == "stages" else order
@@ -118,6 +130,7 @@ def _solve_limited(
     search: Search | None,
     square_root: bool,
     order: OrderLike,
+    lifted: bool | dict[str, PyTree],
     watch: tuple[bool, Callable[[Progress[PyTree]], object] | None, float],
     check: bool,
 ) -> Solution:
@@ -135,6 +148,7 @@ def _solve_limited(
                 has_aux=True,
                 bounds=bounds_of(problem, decision),
                 constraints=stages.limited.constraints(problem.given["limits"]),
+                lifted=lifted,
                 search=search,
                 tol=tol,
                 max_steps=max_steps,
@@ -196,7 +210,12 @@ class Solution:
 
     @cached_property
     def _carries(self) -> Carry:
-        """States with their memory."""
+        """States with their memory; of a lifted run those that it found: a rollout of an unstable system drifts off."""
+        path = None if self.result.outputs is None else self.result.outputs.get("path")
+        start = self.problem.stages.split(self.result.x, self.problem.given)[1]["start"]
+        if path is not None and set(start) == {"x"}:
+            joined = jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a)[None], b]), start["x"], path)
+            return {"x": joined}
         with self._now():
             return self.problem.carries(self.result.x)
 
@@ -294,7 +313,7 @@ class Solution:
         """The policy over slots, as the elimination gives it."""
         factor, system = self.result.factor, self.system
         duals = METHODS[self.method][0]
-        if self.problem.stages.limited.names:
+        if self.result.bound_multipliers is not None:
             with self._now():
                 curvature = "gauss_newton" if duals != "adjoint" else "exact"
                 found = condense(self.problem, self.result, curvature)

@@ -113,6 +113,23 @@ class Plan:
         unknown = np.asarray(unknown)
         return np.where(unknown < self.num_slots, unknown, unknown - self.num_slots + self.num_inputs)
 
+    @cached_property
+    def front_of_entry(self) -> np.ndarray:
+        """The front that assembles each entry of K."""
+        return np.repeat(np.arange(self.num_fronts), np.diff(self.entry_ptr))
+
+    @cached_property
+    def entry_unknowns(self) -> tuple[np.ndarray, np.ndarray]:
+        """Row and column of each entry of K, as unknowns."""
+        begin = np.asarray(self.elim_ptr, np.int64) + self.sep_ptr
+        unknowns = np.empty(int(begin[-1]), np.int64)
+        of_elim = np.repeat(np.arange(self.num_fronts), np.diff(self.elim_ptr))
+        of_sep = np.repeat(np.arange(self.num_fronts), np.diff(self.sep_ptr))
+        unknowns[np.arange(len(self.elim_idx)) + self.sep_ptr[of_elim]] = self.elim_idx
+        unknowns[np.arange(len(self.sep_idx)) + self.elim_ptr[of_sep + 1]] = self.sep_idx
+        at = begin[self.front_of_entry]
+        return unknowns[at + self.entry_row], unknowns[at + self.entry_col]
+
     def bag(self, i: int) -> np.ndarray:
         """Slots of χ(i), sorted."""
         return np.unique(self.slot_of_unknown(np.concatenate([self.eliminated(i), self.separator(i)])))

@@ -1,4 +1,4 @@
-"""What differs between versions of JAX (0.10, 0.11), in one place: the only module that imports `jax.extend.core`.
+"""What differs between versions of JAX (0.10 to 0.12), in one place: the only module that imports `jax.extend.core`.
 
 In: jaxprs, equations and their parameters, as JAX gives them. Out: the same facts under one name.
 """
@@ -47,6 +47,8 @@ class Aval(Protocol):
 _NAMES = {
     "pjit": "jit",
     "core_closed_call": "closed_call",
+    "eval_jaxpr": "closed_call",
+    "call": "core_call",
     "remat2": "remat",
     "checkpoint": "remat",
     "copy_p": "copy",
@@ -62,6 +64,10 @@ SMALL_KERNELS: dict[str, str | bool] = (
     {"xla_cpu_use_fusion_emitters": False} if jax.__version_info__ < (0, 11) else {}
 )
 """How to compile a program of hundreds of small kernels in two thirds of the time. JAX 0.11 has no such option."""
+
+OBJECT = "_prim"
+"""Parameter of a `call_hi_primitive`: an object that is made anew at every trace, with functions for its values and
+derivatives. From JAX 0.11 on `lax.custom_root` is one."""
 
 _WRAPPERS = ("equinox/_ad.py", "equinox/_module/_prebuilt.py")
 """Files of equinox whose functions call others."""
@@ -100,7 +106,20 @@ def jaxpr_function(jaxpr: jex.ClosedJaxpr) -> Callable[..., list[jax.Array]]:
 
 def call_body(eqn: Equation) -> AnyJaxpr:
     """Return the jaxpr that a call applies."""
+    if OBJECT in eqn.params:
+        return _object_body(eqn)
     return eqn.params["jaxpr"] if "jaxpr" in eqn.params else eqn.params["call_jaxpr"]
+
+
+def _object_body(eqn: Equation) -> AnyJaxpr:
+    """Trace what a primitive that is an object computes."""
+    inner = eqn.params[OBJECT]
+    tree = jax.tree_util.tree_structure(inner.in_avals)
+    avals = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, weak_type=getattr(a, "weak_type", False))
+        for a in map(aval_of, eqn.invars)
+    ]
+    return jax.make_jaxpr(lambda xs: inner.expand(*tree.unflatten(xs)))(avals)
 
 
 def as_function(jaxpr: AnyJaxpr) -> Callable[..., Sequence[jax.Array]]:

@@ -14,11 +14,11 @@ from gnewt.jaxprs.compat import AnyJaxpr, Atom, Equation, Numeric, aval_of, prim
 from gnewt.jaxprs.keys import program_key
 from gnewt.jaxprs.liveness import drop_dead
 from gnewt.jaxprs.params import ParamReader, RuleMemo
-from gnewt.jaxprs.program import Instr, Lit, Operand, Program
+from gnewt.jaxprs.program import Instr, Lit, Operand, Program, is_float
 
 CALLS = frozenset({"jit", "closed_call", "core_call", "remat"})
 """Calls that mean nothing but their body."""
-VALUE_CALLS = CALLS | {"custom_jvp_call", "custom_vjp_call"}
+VALUE_CALLS = CALLS | {"custom_jvp_call", "custom_vjp_call", "call_hi_primitive"}
 """Calls whose values are those of their body: for programs that are not differentiated any more."""
 
 
@@ -77,8 +77,9 @@ class _Reader:
         for eqn in jaxpr.eqns:
             name = primitive_name(eqn)
             ins = [_operand(env, v) for v in eqn.invars]
-            if name in self.inlined and not eqn.effects:
-                inner, inner_consts = compat.open_jaxpr(compat.call_body(eqn))
+            body = None if eqn.effects else self._body(name, eqn)
+            if body is not None:
+                inner, inner_consts = compat.open_jaxpr(body)
                 # One jaxpr may be called many times: its variables are bound anew for each call.
                 scope: dict[Atom, Operand] = dict(zip(inner.invars, ins, strict=True))
                 # JAX traces a library function once: its equations then name the line that called it first.
@@ -106,6 +107,16 @@ class _Reader:
                     out_avals=tuple(aval_of(v) for v in eqn.outvars),
                 )
             )
+
+    def _body(self, name: str, eqn: Equation) -> AnyJaxpr | None:
+        """What stands for the equation, where it means nothing but that."""
+        if name in self.inlined:
+            return compat.call_body(eqn)
+        if name != "call_hi_primitive" or any(is_float(aval_of(v).dtype) for v in eqn.outvars):
+            return None
+        # A search in a table: integers have no derivatives. Constants are collected by equations (`recognize`).
+        body = compat.call_body(eqn)
+        return None if compat.open_jaxpr(body)[1] else body
 
 
 def bodies_of(name: str, eqn: Equation) -> Sequence[AnyJaxpr]:

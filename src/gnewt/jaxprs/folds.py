@@ -36,6 +36,14 @@ def clamp(low: np.ndarray, x: np.ndarray, high: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum(x, low), high)
 
 
+def polynomial(x: np.ndarray, *coefficients: np.ndarray) -> np.ndarray:
+    """Horner's rule; coefficients begin with the constant one."""
+    total = coefficients[-1]
+    for c in coefficients[-2::-1]:
+        total = total * x + c
+    return np.broadcast_to(total, np.broadcast_shapes(np.shape(total), np.shape(x)))
+
+
 def integer_pow(instr: Instr, x: np.ndarray) -> np.ndarray:
     y = instr.params["y"]
     return x**y if y >= 0 else 1 / x ** (-y)

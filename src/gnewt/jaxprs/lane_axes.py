@@ -6,7 +6,7 @@ each operand that the equation needs, and the axis of each result. `NotLanes` wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from gnewt.jaxprs.primitives import primitive
@@ -136,6 +136,9 @@ def _dynamic_update(instr: Instr, axes: Axes) -> Step:
     return [axis, axis, *axes[2:]], [axis]
 
 
+_SCATTERS = ("scatter", "scatter-add", "scatter-sub", "scatter-mul", "scatter-min", "scatter-max")
+
+
 def _gather(instr: Instr, axes: Axes) -> Step:
     d, (operand, index) = instr.params["dimension_numbers"], axes
     rank = len(instr.out_avals[0].shape)
@@ -173,6 +176,34 @@ def _scatter(instr: Instr, axes: Axes) -> Step:
         if all(a in (None, w) for a, w in zip((operand, index, update), wanted, strict=True)):
             return wanted, [axis]
     raise NotLanes(instr.prim)
+
+
+def follow_numbers(instr: Instr, axes: Axes, columns: Collection[int]) -> Step:
+    """Follow the lanes where an index array holds, at these columns, the number of the lane: it picks the lane itself."""
+    if instr.prim == "gather":
+        d = instr.params["dimension_numbers"]
+        starts, dropped, rank, window = (
+            d.start_index_map,
+            d.collapsed_slice_dims,
+            instr.out_avals[0],
+            d.offset_dims,
+        )
+    elif instr.prim in _SCATTERS:
+        d = instr.params["dimension_numbers"]
+        starts, dropped = d.scatter_dims_to_operand_dims, d.inserted_window_dims
+        rank, window = instr.in_avals[2], d.update_window_dims
+    else:
+        raise NotLanes("a number of the lane that is no index")
+    picked = [int(starts[c]) for c in columns]
+    batch = [i for i in range(len(rank.shape)) if i not in window]
+    index = axes[1]
+    if len(picked) != 1 or picked[0] not in dropped or index is None or index >= len(batch):
+        raise NotLanes(instr.prim)
+    own = batch[index]
+    wanted = [picked[0], index, own][: len(axes)]
+    if any(a not in (None, w) for a, w in zip(axes, wanted, strict=True)):
+        raise NotLanes(instr.prim)
+    return wanted, [own if instr.prim == "gather" else picked[0]]
 
 
 # Products and linear algebra
@@ -240,8 +271,7 @@ _RULES: dict[str, Callable[[Instr, Axes], Step]] = {
     "unstack": _unstack,
     "dynamic_update_slice": _dynamic_update,
     "gather": _gather,
-    **dict.fromkeys(("scatter", "scatter-add", "scatter-sub", "scatter-mul"), _scatter),
-    **dict.fromkeys(("scatter-min", "scatter-max"), _scatter),
+    **dict.fromkeys(_SCATTERS, _scatter),
     "dot_general": _dot_general,
     "fft": _fft,
 }

@@ -13,18 +13,21 @@ from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from gnewt.jaxprs.compat import AnyJaxpr, Aval, Numeric
 from gnewt.jaxprs.flatten import flatten_jaxpr, primitives_of
-from gnewt.jaxprs.lane_axes import Axes, Axis, NotLanes, follow_axes, narrow_params
-from gnewt.jaxprs.primitives import primitive
-from gnewt.jaxprs.program import Instr, Lit, Operand, Program, shape_of
+from gnewt.jaxprs.lane_axes import Axes, Axis, NotLanes, follow_axes, follow_numbers, narrow_params
+from gnewt.jaxprs.primitives import fold_instr, primitive
+from gnewt.jaxprs.program import Instr, Lit, Operand, Program, shape_of, size_of
 from gnewt.jaxprs.replay import bind_instr
 from gnewt.jaxprs.specs import scan_spec
 
 Arrays: TypeAlias = list[jax.Array]
 _MAX_TRIES = 64
 """Ways to choose the axis of the lanes in the inputs that are looked at."""
+_MOST_KNOWN = 65536
+"""Entries of a constant whose numbers are looked at."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,19 +42,23 @@ class Lanes:
     """One lane; its inputs and outputs lack the axis of the lanes."""
 
 
-def split_lanes(program: Program, varying: Sequence[bool]) -> Lanes | None:
+def split_lanes(
+    program: Program, varying: Sequence[bool], known: Sequence[np.ndarray | None] | None = None
+) -> Lanes | None:
     """Find the lanes of a program without captured constants; None if there are none.
 
     Args:
         program: any flat program.
         varying: for each input whether it depends on the variables. These have lanes; others may.
+        known: the numbers of inputs, where they are known and may be relied upon.
     """
+    known = [None] * len(program.ins) if known is None else known
     avals = [program.avals[v] for v in program.ins]
     moving = [shape_of(a) for a, flag in zip(avals, varying, strict=True) if flag]
     for count in dict.fromkeys(n for shape in moving for n in shape if n > 1):
         for axes in itertools.islice(_choices(avals, varying, count), _MAX_TRIES):
             try:
-                return _one_lane(program, avals, axes, count)
+                return _one_lane(program, avals, axes, count, known)
             except NotLanes:
                 continue
     return None
@@ -65,12 +72,20 @@ def _choices(avals: Sequence[Aval], varying: Sequence[bool], count: int) -> Iter
             yield axes
 
 
-def _one_lane(program: Program, avals: Sequence[Aval], axes: Sequence[Axis], count: int) -> Lanes:
+def _one_lane(
+    program: Program,
+    avals: Sequence[Aval],
+    axes: Sequence[Axis],
+    count: int,
+    known: Sequence[np.ndarray | None],
+) -> Lanes:
     found: list[Axis] = []
 
     def lane(*args: jax.Array) -> Arrays:
         wide = [v if a is None else jnp.expand_dims(v, a) for v, a in zip(args, axes, strict=True)]
-        values = [_Lane(v, a) for v, a in zip(wide, axes, strict=True)]
+        values = [
+            _Lane(v, a, known=k if a is None else None) for v, a, k in zip(wide, axes, known, strict=True)
+        ]
         outs = _run(program, values, {})
         found[:] = [o.axis for o in outs]
         if any(a is None for a in found):
@@ -122,15 +137,30 @@ class _Lane:
     axis: Axis
     uniform: frozenset[int] = frozenset()
     """Axes along which a shared value does not change."""
+    known: np.ndarray | None = None
+    """The numbers of a shared value, where they are known."""
+    numbers: frozenset[int] = frozenset()
+    """Where along its last axis the value is the number of the lane: what indexes the axis of the lanes, and nothing else."""
 
     def with_axis(self, axis: Axis) -> _Lane:
         """The same value with lanes along another axis than it has, where that is possible."""
         if axis == self.axis:
             return self
-        if self.axis is not None or axis not in self.uniform:
-            raise NotLanes("a value that all lanes share")
-        assert axis is not None
-        return _Lane(jax.lax.slice_in_dim(self.value, 0, 1, axis=axis), axis)
+        if self.axis is None and axis is not None:
+            counts = axis not in self.uniform and self._counts(axis)
+            if counts or axis in self.uniform:
+                first = jax.lax.slice_in_dim(self.value, 0, 1, axis=axis)
+                return _Lane(
+                    first, axis, numbers=frozenset(range(first.shape[-1])) if counts else frozenset()
+                )
+        raise NotLanes("a value that all lanes share")
+
+    def _counts(self, axis: int) -> bool:
+        """Whether the numbers along an axis are 0, 1, 2, ..."""
+        if self.known is None or self.known.dtype.kind not in "iu":
+            return False
+        line = np.arange(self.known.shape[axis])
+        return bool(np.all(np.moveaxis(self.known, axis, -1) == line))
 
 
 def _run(program: Program, args: Sequence[_Lane], captured: dict[int, Numeric]) -> list[_Lane]:
@@ -138,7 +168,9 @@ def _run(program: Program, args: Sequence[_Lane], captured: dict[int, Numeric]) 
     env.update((var, _Lane(jnp.asarray(captured[at]), None)) for var, at in program.consts)
 
     def read(v: Operand) -> _Lane:
-        return _Lane(jnp.asarray(v.value, v.dtype), None) if isinstance(v, Lit) else env[v]
+        if isinstance(v, Lit):
+            return _Lane(jnp.asarray(v.value, v.dtype), None, known=np.asarray(v.value, v.dtype))
+        return env[v]
 
     for instr in program.instrs:
         env.update(zip(instr.outs, _apply(instr, [read(v) for v in instr.ins]), strict=True))
@@ -149,17 +181,39 @@ def _apply(instr: Instr, args: list[_Lane]) -> list[_Lane]:
     axes = [a.axis for a in args]
     if all(a is None for a in axes):
         outs = bind_instr(instr, [a.value for a in args])
-        uniform = _uniform(instr, args)
-        return [_Lane(o, None, uniform) for o in outs]
+        uniform, known = _uniform(instr, args), _known(instr, args)
+        return [_Lane(o, None, uniform, k) for o, k in zip(outs, known, strict=True)]
     if instr.region is not None:
         return _run(instr.region, args, {})
     if instr.prim in _INSIDE:
         return _INSIDE[instr.prim](instr, args)
-    wanted, found = follow_axes(instr, axes)
-    values = [a.with_axis(w).value for a, w in zip(args, wanted, strict=True)]
-    outs = instr.eqn.primitive.bind(*values, **narrow_params(instr, wanted, found))
+    index = args[1].numbers if len(args) > 1 else frozenset()
+    wanted, found = follow_numbers(instr, axes, index) if index else follow_axes(instr, axes)
+    args = [a.with_axis(w) for a, w in zip(args, wanted, strict=True)]
+    numbers = frozenset() if index else _joined_numbers(instr, args)
+    outs = instr.eqn.primitive.bind(*[a.value for a in args], **narrow_params(instr, wanted, found))
     outs = outs if instr.eqn.primitive.multiple_results else [outs]
-    return [_Lane(o, a) for o, a in zip(outs, found, strict=True)]
+    return [_Lane(o, a, numbers=numbers) for o, a in zip(outs, found, strict=True)]
+
+
+def _joined_numbers(instr: Instr, args: Sequence[_Lane]) -> frozenset[int]:
+    """Where the result is the number of the lane: indices are put together of columns, and used for nothing else."""
+    if not any(a.numbers for a in args):
+        return frozenset()
+    last = len(instr.out_avals[0].shape) - 1
+    if instr.prim != "concatenate" or instr.params["dimension"] != last or args[0].axis == last:
+        raise NotLanes("a number of the lane that is no index")
+    begins = itertools.accumulate((a.value.shape[last] for a in args), initial=0)
+    return frozenset(at + n for at, a in zip(begins, args, strict=False) for n in a.numbers)
+
+
+def _known(instr: Instr, args: Sequence[_Lane]) -> Sequence[np.ndarray | None]:
+    """The numbers of integers and booleans that follow from known ones."""
+    values = [a.known[None] for a in args if a.known is not None]
+    small = all(a.dtype.kind in "iub" and size_of(shape_of(a)) <= _MOST_KNOWN for a in instr.out_avals)
+    plain = instr.region is None and small and len(values) == len(args)
+    found = fold_instr(instr, values) if plain else None
+    return [None] * len(instr.outs) if found is None else [v[0] for v in found]
 
 
 def _uniform(instr: Instr, args: Sequence[_Lane]) -> frozenset[int]:
@@ -168,6 +222,8 @@ def _uniform(instr: Instr, args: Sequence[_Lane]) -> frozenset[int]:
         dims = [int(d) for d in instr.params["broadcast_dimensions"]]
         new = set(range(len(instr.out_avals[0].shape))) - set(dims)
         return frozenset(new | {dims[a] for a in args[0].uniform})
+    if instr.prim == "slice":
+        return args[0].uniform
     if primitive(instr.prim).elementwise:
         full = [a.uniform for a, aval in zip(args, instr.in_avals, strict=True) if aval.shape]
         return frozenset.intersection(*full) if full else frozenset()

@@ -24,9 +24,6 @@ from gnewt.jaxprs.wrappers import Same, wrapper_key
 
 _MOST_LEVELS = 3
 """Rules inside rules that are traced: a step needs two derivatives, its own derivative a third."""
-_OBJECT = "_prim"
-"""Parameter of a `call_hi_primitive`: an object that is made anew at every trace, with functions for its values and
-derivatives. From JAX 0.11 on `lax.custom_root` is one."""
 _MOST_PATTERNS = 16
 """Sets of perturbed arguments for which a rule with symbolic zeros is compared."""
 
@@ -147,7 +144,7 @@ def _struct_key(operand: compat.Atom) -> Hashable:
 
 def plain_params(eqn: Equation) -> dict[str, Any]:
     """The parameters of a function with derivative rules that are no functions."""
-    inner = eqn.params.get(_OBJECT)
+    inner = eqn.params.get(compat.OBJECT)
     params = eqn.params if inner is None else {"kind": type(inner).__qualname__, **inner.params}
     return {k: v for k, v in params.items() if compat.is_jaxpr(v) or isinstance(v, bool | int | str)}
 
@@ -218,10 +215,7 @@ def _reverse_rules(eqn: Equation) -> Iterator[AnyJaxpr]:
 
 def _object_rules(eqn: Equation) -> Iterator[AnyJaxpr]:
     """What a primitive that is an object computes, and its derivatives."""
-    inner = eqn.params[_OBJECT]
-    avals, _ = _moving(eqn)
-    tree = jax.tree_util.tree_structure(inner.in_avals)
-    yield jax.make_jaxpr(lambda xs: inner.expand(*tree.unflatten(xs)))(avals)
+    yield compat.call_body(eqn)
     yield from _reverse_rules(eqn)
 
 

@@ -123,6 +123,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "square": _smooth(np.square, costly=False),
     "one_minus_square": _smooth(lambda x: 1 - x * x, costly=False),
     "integer_pow": _smooth(costly=False, fold=folds.integer_pow),
+    "polynomial": _smooth(folds.polynomial),
     "pow": Primitive(True, ((0, 0), (0, 1), (1, 1)), numpy=np.power, costly=True),
     "sqrt": _smooth(np.sqrt),
     "rsqrt": _smooth(_inverse_root),
@@ -189,6 +190,8 @@ PRIMITIVES: dict[str, Primitive] = {
     # Data movement
     "copy": Primitive(move=moves.copy),
     **dict.fromkeys(("optimization_barrier", "device_put"), Primitive(move=moves.copy)),
+    # Names for what is kept for the reverse sweep, and hints where arrays live.
+    **dict.fromkeys(("name", "sharding_constraint", "reshard"), Primitive(move=moves.copy)),
     **dict.fromkeys(("reshape", "squeeze", "expand_dims"), Primitive(move=moves.reshape)),
     "transpose": Primitive(move=moves.transpose),
     "rev": Primitive(move=moves.reverse),

@@ -10,6 +10,7 @@ from gnewt.kkt.derivatives.product import lifted_product
 from gnewt.kkt.engines.choose import ENGINES, Prepared, choose_engine, prepare, unknown_engine
 from gnewt.kkt.engines.elimination import NONFINITE, OK, SINGULAR, STATUSES, Elimination, EliminationStatus
 from gnewt.kkt.engines.reference.engine import ReferenceFactor, factorize
+from gnewt.kkt.engines.sensitive import Sensitive, prepare_sensitive
 
 __all__ = [
     "CURVATURES",
@@ -30,6 +31,7 @@ __all__ = [
     "Prepared",
     "ReferenceFactor",
     "RootAlgebra",
+    "Sensitive",
     "SerialWalk",
     "causal_order",
     "choose_engine",
@@ -40,5 +42,6 @@ __all__ = [
     "local_blocks",
     "path_walk",
     "prepare",
+    "prepare_sensitive",
     "unknown_engine",
 ]

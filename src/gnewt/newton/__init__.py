@@ -6,6 +6,7 @@ Public are the searches, what a callback sees, results and statuses. Other folde
 from gnewt.kkt import EliminationStatus
 from gnewt.newton.constrained import between, equal
 from gnewt.newton.factor import Factor
+from gnewt.newton.laplace import Laplace, laplace
 from gnewt.newton.line_search import LineSearch
 from gnewt.newton.loop import Record
 from gnewt.newton.minimize import minimize
@@ -24,6 +25,7 @@ __all__ = [
     "EliminationStatus",
     "Factor",
     "Inertia",
+    "Laplace",
     "LineSearch",
     "Policy",
     "Progress",
@@ -38,6 +40,7 @@ __all__ = [
     "between",
     "equal",
     "factorize",
+    "laplace",
     "minimize",
     "newton_step",
 ]

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Family, Structure
 from gnewt.kkt import LocalModels
-from gnewt.newton.arithmetic import where
+from gnewt.newton.arithmetic import Array, where
 from gnewt.newton.causal import CausalElimination, causal_elimination
 from gnewt.newton.judge import NOISE, RISE, ROUNDING, Line, Trial, Tried
 from gnewt.newton.loop import Task, all_finite, largest_shift
@@ -212,7 +212,9 @@ class Boxed:
         """A complementarity that the gradient could ask for: the mean of |∇f| times the distance to the closer bound."""
         low, up = self.box.gaps(models.slots[: self.task.size])
         has = self.box.has_lower | self.box.has_upper
-        close = jnp.minimum(jnp.where(self.box.has_lower, low, jnp.inf), jnp.where(self.box.has_upper, up, jnp.inf))
+        close = jnp.minimum(
+            jnp.where(self.box.has_lower, low, jnp.inf), jnp.where(self.box.has_upper, up, jnp.inf)
+        )
         products = jnp.where(has, jnp.abs(self.gradient(models)) * close, 0.0)
         return jnp.sum(products) / jnp.maximum(jnp.sum(has), 1)
 
@@ -224,7 +226,10 @@ class Boxed:
         u, box = st.models.slots[: self.task.size], self.box
         low, up = box.gaps(u)
         left = jnp.where(box.is_pinned, 0.0, self.gradient(st.models) - st.dual.lower + st.dual.upper)
-        products = jnp.where(box.has_lower, low * st.dual.lower - mu, 0.0), jnp.where(box.has_upper, up * st.dual.upper - mu, 0.0)
+        products = (
+            jnp.where(box.has_lower, low * st.dual.lower - mu, 0.0),
+            jnp.where(box.has_upper, up * st.dual.upper - mu, 0.0),
+        )
         return jnp.max(jnp.abs(left), initial=0.0), jnp.max(jnp.abs(jnp.stack(products)), initial=0.0)
 
     def patched(self, st: BoxState) -> LocalModels:

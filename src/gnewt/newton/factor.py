@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +12,11 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
-from gnewt._errors import CurvatureWarning, StepError, explain_error, user_line
+from gnewt._errors import StepError, explain_error, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Certificate, Plan
-from gnewt.kkt import Elimination, EliminationStatus, LocalModels, ReferenceFactor, factorize
+from gnewt.kkt import Elimination, EliminationStatus, LocalModels
+from gnewt.newton import rules, uncertainty
 from gnewt.newton.numbers import (
     Count,
     Inertia,
@@ -29,6 +29,7 @@ from gnewt.newton.numbers import (
     show,
 )
 from gnewt.newton.objective import Point
+from gnewt.newton.options import check_shift
 from gnewt.newton.policy import Policy, make_policy
 from gnewt.newton.sides import ravel_sides, unravel_sides
 from gnewt.newton.statuses import status_of
@@ -39,6 +40,13 @@ _MAX_REFINEMENTS, _ENOUGH, _PAYS = 3, 4, 0.5
 refinement must bring it below, or it is not kept and no other is tried."""
 _SHOWN = 6
 """Names of vertices in a message."""
+
+
+class Slogdet(NamedTuple):
+    """What `Factor.slogdet` returns."""
+
+    sign: Array
+    logabsdet: Array
 
 
 @jax.tree_util.register_dataclass
@@ -100,7 +108,27 @@ class Factor:
 
     def logdet(self) -> Real:
         """Return log|det(H + μI)|; its sign is (-1)^inertia.negative. -inf if singular."""
+        if self.is_traced:
+            return rules.log_determinant(self.system, self.place, self.held)
         return as_real(self.numbers.logdet)
+
+    def slogdet(self) -> Slogdet:
+        """Return (sign, log|det(H + μI)|), as `jnp.linalg.slogdet` does: (0, -inf) if singular."""
+        counts, size = jnp.asarray(self.numbers.inertia), jnp.asarray(self.logdet())
+        sign = jnp.where(counts[..., 1] % 2 == 0, 1, -1) * (counts[..., 2] == 0)
+        return Slogdet(sign.astype(size.dtype), size)
+
+    @property
+    def place(self) -> rules.Place:
+        """What derivatives are taken with respect to."""
+        return rules.Place(
+            self.point.x, self.point.data, jnp.asarray(self.shift, self.system.structure.dtype)
+        )
+
+    @property
+    def held(self) -> rules.Held:
+        """What the elimination left, for derivative rules."""
+        return rules.Held(self.models, self.numbers)
 
     def null_vertices(self) -> tuple[str, ...]:
         """Name the vertices that the null pivots touch: where curvature is missing. Empty if nonsingular."""
@@ -108,7 +136,7 @@ class Factor:
 
     @property
     def value(self) -> Array:
-        return self.models.value
+        return rules.value(self.system, self.place, self.held) if self.is_traced else self.models.value
 
     @cached_property
     def gradient(self) -> PyTree:
@@ -117,12 +145,19 @@ class Factor:
 
     @property
     def flat_gradient(self) -> Array | np.ndarray:
-        count = self.system.structure.num_inputs
-        return self.models.duals[:count] if self.is_traced else np.asarray(self.models.duals)[:count]
+        if self.is_traced:
+            return rules.gradient(self.system, self.place, self.held)
+        return np.asarray(self._raw_gradient)
 
     @property
+    def _raw_gradient(self) -> Array:
+        return self.models.duals[: self.system.structure.num_inputs]
+
+    @cached_property
     def is_traced(self) -> bool:
-        return isinstance(self.numbers.status, Tracer)
+        """Whether numbers are known only when a program runs, or carry derivatives: inside jit, vmap or grad."""
+        own = isinstance(self.numbers.status, Tracer) or isinstance(self.shift, Tracer)
+        return own or self.point.is_traced
 
     def __repr__(self) -> str:
         return show(
@@ -152,14 +187,14 @@ class Factor:
             return unravel_sides(structure, flat)
         if self.is_traced or isinstance(flat, Tracer):
             return unravel_sides(structure, self._solve_traced(jnp.asarray(flat)))
-        self._refuse_singular("solve")
+        self.refuse_singular("solve")
         return unravel_sides(structure, self.solve_flat(np.asarray(flat))[0])
 
     def step(self) -> PyTree:
         """Return the Newton step -(H + μI)⁻¹ g."""
         if self.is_traced:
             return self.system.structure.unravel(self.flat_traced_step)
-        self._refuse_singular("take a step")
+        self.refuse_singular("take a step")
         return self.system.structure.unravel(self.flat_step[0])
 
     @property
@@ -167,12 +202,13 @@ class Factor:
         """‖(H + μI)·δ + g‖ / ‖g‖ of the Newton step δ, from an independent Hessian-vector product."""
         if not self.is_traced:
             return self.flat_step[1]
-        gradient = self.flat_gradient
-        left = self.system.product(self.point, self.raw_step) + self.shift * self.raw_step + gradient
+        gradient, shift = self._raw_gradient, rules.still(self.shift)
+        left = self.system.product(self.point.still, self.raw_step) + shift * self.raw_step + gradient
         largest = jnp.max(jnp.abs(gradient), initial=0.0)
         unit = jnp.where(largest > 0, largest, 1.0)  # squares of tiny numbers vanish
         size = jnp.linalg.norm(gradient / unit)
-        return jnp.linalg.norm(left / unit) / jnp.where(size > 0, size, 1.0)
+        found = jnp.linalg.norm(left / unit) / jnp.where(size > 0, size, 1.0)
+        return rules.without_derivative("residual", self.place, found)
 
     @cached_property
     def flat_step(self) -> tuple[np.ndarray, float]:
@@ -182,7 +218,8 @@ class Factor:
     def flat_traced_step(self) -> Array:
         """The step inside jit: NaN where there is none."""
         good = (self.numbers.status == EliminationStatus.OK) & jnp.isfinite(self.models.value)
-        return jnp.where(good, self.raw_step, jnp.nan)
+        raw = rules.newton_direction(self.system, self.place, self.held, self.raw_step)
+        return jnp.where(good, raw, jnp.nan)
 
     def solve_flat(self, b: np.ndarray, first: Array | None = None) -> tuple[np.ndarray, float]:
         """Solve for b[N] or b[N, k] and refine on the host; return (solution, largest relative residual)."""
@@ -213,8 +250,8 @@ class Factor:
         return np.asarray(done, np.float64)
 
     def _solve_traced(self, b: Array) -> Array:
-        done = self.system.solve(self.models, self.numbers, b)
-        return jnp.where(self.numbers.status == EliminationStatus.OK, done, jnp.nan)
+        columns = b.reshape(b.shape[0], -1)
+        return rules.solution(self.system, self.place, self.held, columns).reshape(b.shape)
 
     def _residual(self, y: np.ndarray, b: np.ndarray) -> np.ndarray:
         given = np.asarray(
@@ -236,56 +273,62 @@ class Factor:
         self._refuse_traced("policy")
         return make_policy(self.system, self.point.data, self.models, jnp.asarray(self.shift), duals)
 
-    # Probability: N(0, (H + μI)⁻¹), as in a Laplace approximation. Not in the hot path: the reference engine answers.
+    # Other matrices
 
-    @cached_property
-    def _reference(self) -> ReferenceFactor:
-        if isinstance(self.numbers.factor, ReferenceFactor):
-            return self.numbers.factor
-        sources, eps = np.asarray(self.models.sources), self.system.structure.eps
-        return factorize(self.plan, sources, float(self.shift), eps)
+    def __matmul__(self, v: PyTree) -> PyTree:
+        """Return (H + μI)·v for a pytree v like the inputs, or for many, as in `solve`."""
+        self._refuse_batch("__matmul__(v)")
+        structure = self.system.structure
+        flat = ravel_sides(structure, v)
+        columns = jnp.asarray(flat).reshape(flat.shape[0], -1)
+        done = self.system.products(self.point, columns) + self.shift * columns
+        return unravel_sides(
+            structure, (done if isinstance(done, Tracer) else np.asarray(done)).reshape(flat.shape)
+        )
+
+    def shifted(self, shift: RealLike) -> Factor:
+        """Return the factor of H + shift·I: a new elimination of the same H, whatever the shift of this one is."""
+        self._refuse_batch("shifted(mu)")
+        models, shift = rules.still(self.models), check_shift(shift)
+        raw, numbers = self.system.factor_solve(models, rules.still(shift), -jnp.asarray(self._raw_gradient))
+        return dataclasses.replace(self, numbers=numbers, shift=shift, raw_step=raw)
+
+    # Probability: N(0, (H + μI)⁻¹), as in a Laplace approximation
 
     def marginal_variances(self) -> PyTree:
-        """Return the diagonal of (H + μI)⁻¹, by selected inversion on the cliques.
+        """Return the diagonal of (H + μI)⁻¹, by one selected inversion along the tree: about the cost of an elimination.
 
-        Where H + μI is not positive definite there is no such distribution: NaN, and a `CurvatureWarning`.
+        Where H + μI is not positive definite there is no such distribution: NaN, and a `CurvatureWarning` (not inside jit).
         """
-        self._refuse_traced("marginal_variances")
         self._refuse_batch("marginal_variances()")
-        self._refuse_singular("invert")
-        if not self.is_positive_definite:
-            warnings.warn(
-                explain_error(
-                    f"no variances: H + {float(self.shift):.3g}·I is not positive definite, "
-                    f"its inertia is {tuple(self.inertia)}; NaN is returned",
-                    remedy="factorize at a minimum, such as minimize(f, x).x, or give a larger shift; "
-                    "`solve` is exact for any H",
-                ),
-                CurvatureWarning,
-                stacklevel=2,
-            )
-            return self.system.structure.unravel(np.full(self.system.structure.num_inputs, np.nan))
-        return self.system.structure.unravel(self._reference.input_variances())
+        return uncertainty.input_variances(self)
 
-    def sample(self, key: Array) -> PyTree:
-        """Draw from N(0, (H + μI)⁻¹). Needs H + μI ≻ 0 and a causal order."""
-        self._refuse_traced("sample")
+    def output_variances(self) -> PyTree:
+        """Return the variances of the auxiliary data, in its form, by the same selected inversion.
+
+        What is named there, such as the states along a trajectory, must be slots: factorize with `keep=True`.
+        """
+        self._refuse_batch("output_variances()")
+        return uncertainty.output_variances(self)
+
+    def covariance(self, of: object = None, to: object = None) -> Array:
+        """Return Cov(of, to), [*shape of the first, *shape of the second]; exact for any nonsingular H.
+
+        Args:
+            of: the name of an input or of an auxiliary entry, a function of the inputs (linearised here), or an integer
+                array of slots; all inputs unless given.
+            to: the same, for the columns; `of` unless given. The cost is a solve for each of its numbers.
+        """
+        self._refuse_batch("covariance(...)")
+        return uncertainty.covariance(self, of, to)
+
+    def sample(self, key: Array, shape: tuple[int, ...] = ()) -> PyTree:
+        """Draw from N(0, (H + μI)⁻¹): leaves have the axes `shape` in front. NaN inside jit where H + μI is not ≻ 0."""
         self._refuse_batch("sample(key)")
-        if not self.is_positive_definite:
-            raise StepError(
-                f"cannot sample: H + {float(self.shift):.3g}·I is not positive definite, its inertia is {tuple(self.inertia)}",
-                remedy="factorize at a minimum, or give a larger shift",
-            )
-        if not self.plan.causal:
-            raise StepError(
-                f"cannot sample along the order {self.plan.order_name!r}, which is not causal",
-                remedy="factorize with order='causal'",
-            )
-        structure = self.system.structure
-        noise = np.asarray(jax.random.normal(key, (structure.num_inputs, 1)), np.float64)
-        return structure.unravel(self._reference.correlate(noise)[:, 0])
+        return uncertainty.sample(self, key, tuple(shape))
 
-    def _refuse_singular(self, what: str) -> None:
+    def refuse_singular(self, what: str) -> None:
+        """Raise StepError where H + μI is singular."""
         if self.is_singular:
             raise StepError(singular_message(self.system, self.numbers.null, what))
 

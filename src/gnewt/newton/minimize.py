@@ -22,6 +22,7 @@ from gnewt.newton.arithmetic import as_known, known, largest, quietly
 from gnewt.newton.check import checked, is_checked
 from gnewt.newton.constrained import ConstrainedOptions, Warm, is_constrained, minimize_constrained
 from gnewt.newton.factor import Factor
+from gnewt.newton.implicit import minimiser
 from gnewt.newton.loop import (
     Iterate,
     Limits,
@@ -42,6 +43,7 @@ from gnewt.newton.products import ProductSystem
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result, X
 from gnewt.newton.rollout import Rollout, choose_search
+from gnewt.newton.rules import Held, Place, still, value
 from gnewt.newton.statuses import Status
 from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
 from gnewt.newton.trust_region import TrustRegion
@@ -94,8 +96,10 @@ def minimize(
         bounds: (lower, upper) on x: numbers, arrays or pytrees in the form of x; None and ±inf for no bound.
         constraints: one, a list or a dict of `gnewt.equal(fn, target)` and `gnewt.between(fn, lower, upper)`; with
             `has_aux=True` also a dict {name: (lower, upper)} on entries of the auxiliary data.
-        lifted: let the nodes of the graph be variables whose equations close on the way (multiple shooting); a dict
-            {name of an auxiliary entry: start} gives their first values.
+        lifted: let the nodes of the graph be variables whose equations close on the way (multiple shooting). True: all
+            of them, beginning with the values at x0. A dict {name of an auxiliary entry: start}, of a graph {vertex:
+            start}: these, and all other nodes are computed from them. `res.fun` and `res.outputs` are at the values of
+            the nodes, `res.gap` says how far these are from their equations.
         search: how steps are kept safe; `TrustRegion()` unless given.
         has_aux: the function returns `(value, aux)`; aux is ignored, but for what `constraints` and `lifted` name.
         tol, max_steps: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3), or after so many steps; with constraints tol bounds the
@@ -130,15 +134,36 @@ def minimize(
     point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
     system = _system(point, search, slots := objective.slots(order), curvature, engine)
     if check and isinstance(system, System) and not is_checked(system):
-        better = _checked(system, point, search)
-        if better is not point:
-            point, system = better, _system(better, search, _other_order(slots, search), curvature, engine)
+        quiet = point.still
+        if _checked(system, quiet, search) is not quiet:
+            point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
+            system = _system(point, search, _other_order(slots, search), curvature, engine)
     if point.is_traced:
-        result = _result(system, *run(Task(system, point), search, point.x, tol, max_steps, memory))
+        result = _traced(system, point, search, tol, max_steps, memory)
     else:
         host = _Host(system, search, callback, time_limit, Reporter(verbose))
         result = host.run(point, tol, max_steps, memory)
     return dataclasses.replace(result, tol=tol)
+
+
+def _traced(
+    system: System | ProductSystem,
+    point: Point,
+    search: Search,
+    tol: RealLike,
+    max_steps: int,
+    memory: object,
+) -> Result:
+    """The loop inside jit, and the solution as a function that JAX can differentiate."""
+    quiet = point.still
+    state, history = run(Task(system, quiet), search, quiet.x, still(tol), max_steps, still(memory))
+    result = _result(system, state, history)
+    x = minimiser(system, point.data, state.x, result.success)
+    if not isinstance(system, System):
+        return dataclasses.replace(result, x=system.structure.unravel(x))
+    place = Place(x, point.data, jnp.zeros((), x.dtype))
+    fun = value(system, place, Held(state.models, ()))
+    return dataclasses.replace(result, x=system.structure.unravel(x), fun=as_real(fun))
 
 
 def _other_order(order: SlotOrder, search: Search) -> SlotOrder:

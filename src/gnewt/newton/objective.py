@@ -47,6 +47,17 @@ class Point:
             isinstance(v, Tracer) for v in jax.tree_util.tree_leaves((self.x, self.data, self.captured))
         )
 
+    @property
+    def still(self) -> Point:
+        """The same numbers, without their derivatives: known, where only a derivative made them tracers."""
+        if not self.is_traced:
+            return self
+        parts = (self.x, self.data, self.captured)
+        x, data, captured = jax.tree.map(
+            lambda v: jax.lax.stop_gradient(v) if isinstance(v, Tracer) else v, parts
+        )
+        return dataclasses.replace(self, x=x, data=data, captured=captured)
+
     def original(self, maps: Any, x: Array) -> Array:
         """Evaluate the objective at other inputs: the function itself, unless it is too long to be compiled."""
         if self.replay is None or self.is_long:

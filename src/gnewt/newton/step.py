@@ -10,6 +10,7 @@ from typing import ClassVar, Concatenate, Literal, ParamSpec, TypedDict, Unpack,
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from gnewt._errors import AccuracyWarning, StepError, explain_error
 from gnewt._typing import Argument, PyTree, X
@@ -20,6 +21,7 @@ from gnewt.newton.factor import Factor, null_names, singular_message
 from gnewt.newton.numbers import Count, Inertia, Real, RealLike, as_count, as_inertia, as_real, show
 from gnewt.newton.objective import Objective, Point
 from gnewt.newton.options import check_shift
+from gnewt.newton.rules import still
 from gnewt.newton.statuses import StepStatus, status_of, step_status
 from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
 
@@ -208,6 +210,7 @@ def factorize(
     argnums: Argument[int | Sequence[int]] = 0,
     *,
     has_aux: bool,
+    keep: bool | str | Sequence[str] = (),
     **options: Unpack[StepOptions],
 ) -> Callable[..., tuple[Factor, PyTree]]: ...
 def factorize(
@@ -220,12 +223,16 @@ def factorize(
     shift: Argument[RealLike] = 0.0,
     curvature: str = "exact",
     engine: str = "auto",
+    keep: bool | str | Sequence[str] = (),
 ) -> Callable[..., Factor | tuple[Factor, PyTree]]:
     """Return a function that eliminates H + μI at its arguments and returns a `Factor`.
 
     Arguments as in `newton_step`. A singular H gives a Factor that knows it (`is_singular`).
+
+    Args:
+        keep: which entries of the auxiliary data have variances (`Factor.output_variances`): names, or True for all.
     """
-    objective, shift = Objective(target, argnums, has_aux), check_shift(shift)
+    objective, shift = Objective(target, argnums, has_aux, keep), check_shift(shift)
 
     def compute(*args: PyTree, **kwargs: PyTree) -> Factor | tuple[Factor, PyTree]:
         factor = _factor(objective, args, kwargs, order, shift, curvature, engine, check)
@@ -249,17 +256,20 @@ def _factor(
     """Trace (or look up), plan (or look up), linearise, eliminate; check a new structure."""
     point, slots = objective.at(args, kwargs), objective.slots(order)
     factor = _factor_at(point, slots, shift, curvature, engine)
-    if not check or (not factor.is_traced and int(factor.numbers.status) == EliminationStatus.NONFINITE):
+    known = not isinstance(factor.numbers.status, Tracer)
+    if not check or (known and int(factor.numbers.status) == EliminationStatus.NONFINITE):
         return factor
-    better = checked(factor.system, point, None if factor.is_traced else factor.models)
-    if better is point:
+    quiet = point.still
+    better = checked(factor.system, quiet, None if quiet.is_traced else factor.models)
+    if better is quiet:
         return factor
+    better = objective.at(args, kwargs)  # which finds the better structure, and has derivatives
     return _factor_at(better, slots if isinstance(slots, str) else "auto", shift, curvature, engine)
 
 
 def _factor_at(point: Point, slots: SlotOrder, shift: RealLike, curvature: str, engine: str) -> Factor:
     system = system_of(point, slots, curvature, engine)
-    models, step, numbers = system.step(point, shift)
+    models, step, numbers = system.step(point.still, still(shift))
     factor = Factor(point, models, numbers, shift, step, system)
     if factor.is_traced:
         return factor

@@ -28,6 +28,7 @@ from gnewt.kkt import (
     linearize,
     prepare,
 )
+from gnewt.newton.arithmetic import Array as AnyArray
 from gnewt.newton.numbers import RealLike
 from gnewt.newton.objective import Point
 from gnewt.newton.waiting import waiting
@@ -88,7 +89,9 @@ class System:
     def arrays(self) -> PyTree:
         return on_device(self.engine.arrays) if self.bound is None else self.bound[1]
 
-    def linearize(self, point: Point, slots: Array | None = None, lam: Array | None = None) -> LocalModels:
+    def linearize(
+        self, point: Point, slots: AnyArray | None = None, lam: AnyArray | None = None
+    ) -> LocalModels:
         """Compute values, duals and local derivatives; slots are computed unless they are given.
 
         Args:
@@ -127,6 +130,21 @@ class System:
         done = self.run_solve(self.arrays, models.sources, elimination, columns)
         # Nothing is compiled to bring the numbers of the host into their shape.
         return (np.asarray(done) if isinstance(rhs, np.ndarray) else done).reshape(rhs.shape)
+
+    def variances(self, models: LocalModels, elimination: Elimination) -> Array:
+        """Compute the diagonal of K⁻¹ on all slots, by selected inversion."""
+        return self._engine_call("variances")(self.arrays, models.sources, elimination)
+
+    def draw(self, models: LocalModels, elimination: Elimination, noise: Array) -> Array:
+        """Turn standard normal noise[N, columns] into draws of covariance H⁻¹; for causal plans and H ≻ 0."""
+        return self._engine_call("draw")(self.arrays, models.sources, elimination, noise)
+
+    def _engine_call(self, name: str) -> Callable[..., Array]:
+        """A function of the engine, compiled once; the reference engine runs on the host."""
+        call = getattr(self.engine, name)
+        if self.engine.name == "reference":
+            return call
+        return self.structure.memo((name, self.engine), lambda: jax.jit(call))
 
     def derivatives(self, point: Point, v: Array | np.ndarray) -> tuple[Array, Array, Array]:
         """Compute (f, g, H·v) by JAX from the objective itself, independently of the local models.

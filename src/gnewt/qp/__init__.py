@@ -4,6 +4,8 @@
 
 problem → (plan: tree) → gather (front by front) → scatter → refine. Reads from `hyperedge` (what the user
 writes) over `problem`, `front` (the mathematics of one bag), `gather` (the sweeps) to `solver`.
+
+With lower_e ≤ C_e x_e ≤ upper_e and bounds, and inside jit: problem → `saddle` (K on the engines) → `interior` → `limited`.
 """
 
 from gnewt.qp.hyperedge import Hyperedge

@@ -95,7 +95,7 @@ def check_curvature(
 def name_rows(problem: NumberedQP, rows: np.ndarray) -> str:
     """Write row numbers as `edge[row]`."""
     named = [f"{name}[{row}]" for name, row in locate_rows(problem, rows)]
-    return "rows " + _shorten(named)
+    return "rows " + shorten(named)
 
 
 def locate_rows(problem: NumberedQP, rows: np.ndarray) -> list[tuple[str, int]]:
@@ -110,9 +110,9 @@ def name_vertices(problem: NumberedQP, direction: np.ndarray) -> str:
     """List the vertices that a direction touches."""
     size = np.maximum.reduceat(np.abs(direction), problem.offset[:-1])
     touched = np.flatnonzero(size > TOUCHED * size.max())
-    return "vertices " + _shorten([repr(problem.labels[v]) for v in touched])
+    return "vertices " + shorten([repr(problem.labels[v]) for v in touched])
 
 
-def _shorten(names: list[str]) -> str:
+def shorten(names: list[str]) -> str:
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")

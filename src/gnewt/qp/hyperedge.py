@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterable
 
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from gnewt._errors import QPError
 from gnewt._typing import Argument, ArrayLike
+from gnewt.newton.arithmetic import Array
 
 SYMMETRY_TOL = 1e-12
 """Relative asymmetry of Q that is taken for rounding and averaged away."""
@@ -16,23 +19,30 @@ SYMMETRY_TOL = 1e-12
 
 @dataclasses.dataclass(frozen=True, eq=False, init=False)
 class Hyperedge:
-    """½ x_eᵀ Q_e x_e − b_eᵀ x_e  subject to  G_e x_e = h_e.
+    """½ x_eᵀ Q_e x_e − b_eᵀ x_e  subject to  G_e x_e = h_e  and  lower_e ≤ C_e x_e ≤ upper_e.
 
     x_e is the concatenation of the vertices' values, in the order in which `vertices` lists them. What is
     omitted is zero: an edge may carry a cost, constraints, or both. Scalars and single rows may be written
-    without brackets: `Hyperedge(["x"], Q=2.0, b=1.0)`, `Hyperedge(["x", "y"], G=[1, 1], h=1)`.
+    without brackets: `Hyperedge(["x"], Q=2.0, b=1.0)`, `Hyperedge(["x", "y"], G=[1, 1], h=1)`. Inside jit and vmap numbers
+    may be traced.
     """
 
     vertices: tuple[Hashable, ...]
     """Labels, each at most once."""
-    Q: np.ndarray | None
+    Q: Array | None
     """[k, k], symmetric (½ xᵀQx sees only the symmetric part; the KKT system does not)."""
-    b: np.ndarray | None
+    b: Array | None
     """[k]."""
-    G: np.ndarray | None
+    G: Array | None
     """[m, k], of any rank, with any number of rows."""
-    h: np.ndarray | None
+    h: Array | None
     """[m]; zero where omitted."""
+    C: Array | None
+    """[l, k], of any rank: rows with limits."""
+    lower: Array | None
+    """[l]; -∞ where omitted."""
+    upper: Array | None
+    """[l]; ∞ where omitted. Equal limits make an equality."""
     name: str | None
     """For messages and `QPResult.redundant`; `e3` for the fourth edge where omitted."""
 
@@ -43,6 +53,9 @@ class Hyperedge:
         b: ArrayLike | None = None,
         G: ArrayLike | None = None,
         h: ArrayLike | None = None,
+        C: ArrayLike | None = None,
+        lower: ArrayLike | None = None,
+        upper: ArrayLike | None = None,
         name: str | None = None,
     ) -> None:
         where = f"hyperedge {name!r}" if name is not None else f"hyperedge over {vertices!r}"
@@ -58,9 +71,13 @@ class Hyperedge:
                 raise QPError(
                     f"G has {G.shape[0]} rows but h has {h.shape[0]} entries", where, "give one entry per row"
                 )
-        for field, value in zip(dataclasses.fields(self), (labels, Q, b, G, h, name), strict=True):
+        C = _read_array("C", C, 2, where)
+        lower, upper = read_limits(lower, upper, None if C is None else C.shape[0], where)
+        for field, value in zip(
+            dataclasses.fields(self), (labels, Q, b, G, h, C, lower, upper, name), strict=True
+        ):
             object.__setattr__(self, field.name, value)
-        widths = {f: s for f, s in (("Q", Q), ("b", b), ("G", G)) if s is not None}
+        widths = {f: s for f, s in (("Q", Q), ("b", b), ("G", G), ("C", C)) if s is not None}
         if len({a.shape[-1] for a in widths.values()}) > 1:
             shapes = ", ".join(f"{f} {a.shape}" for f, a in widths.items())
             raise QPError(
@@ -70,7 +87,7 @@ class Hyperedge:
     @property
     def num_scalars(self) -> int | None:
         """Σ n_v over the vertices, as the matrices tell it; None where there are none."""
-        for a in (self.Q, self.b, self.G):
+        for a in (self.Q, self.b, self.G, self.C):
             if a is not None:
                 return int(a.shape[-1])
         return None
@@ -96,10 +113,15 @@ def _read_labels(vertices: Argument[Iterable[Hashable]], where: str) -> tuple[Ha
     return tuple(labels)
 
 
-def _read_array(field: str, value: ArrayLike | None, ndim: int, where: str) -> np.ndarray | None:
+def _read_array(field: str, value: ArrayLike | None, ndim: int, where: str) -> Array | None:
     """Copy to a read-only float64 array of `ndim` axes, leading axes added."""
     if value is None:
         return None
+    if isinstance(value, Tracer):
+        if value.ndim > ndim:
+            raise QPError(f"{field} has shape {value.shape}: too many axes", where, f"give at most {ndim}")
+        whole = value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
+        return whole.reshape((1,) * (ndim - value.ndim) + value.shape)
     try:
         raw = np.asarray(value)
     except (TypeError, ValueError) as error:
@@ -117,9 +139,55 @@ def _read_array(field: str, value: ArrayLike | None, ndim: int, where: str) -> n
     return a
 
 
-def _symmetric(Q: np.ndarray, where: str) -> np.ndarray:
+def read_limits(
+    lower: ArrayLike | None, upper: ArrayLike | None, count: int | None, where: str
+) -> tuple[Array | None, Array | None]:
+    """Limits of so many rows (or scalars): ±∞ where omitted; None where there are no rows."""
+    if count is None:
+        if lower is not None or upper is not None:
+            raise QPError("limits are given without C", where, "give C too, or omit lower and upper")
+        return None, None
+    if lower is None and upper is None:
+        raise QPError("C is given without a limit", where, "give lower, upper, or both")
+    sides = [
+        _read_limit(*side, count, where) for side in (("lower", lower, -np.inf), ("upper", upper, np.inf))
+    ]
+    if not any(isinstance(side, Tracer) for side in sides):
+        low, up = sides
+        bad = (low > up) | (low == np.inf) | (up == -np.inf)
+        if bad.any():
+            i = int(np.argmax(bad))
+            raise QPError(f"limits cross: {low[i]:g} > {up[i]:g} at row {i}", where, "give lower ≤ upper")
+    return sides[0], sides[1]
+
+
+def _read_limit(field: str, value: ArrayLike | None, missing: float, count: int, where: str) -> Array:
+    if isinstance(value, Tracer):
+        if value.shape not in ((), (1,), (count,)):
+            raise QPError(
+                f"{field} has shape {value.shape} for {count} rows", where, "give one entry per row"
+            )
+        return jnp.broadcast_to(value, (count,)).astype(float)
+    try:
+        raw = np.asarray(missing if value is None else value)
+    except (TypeError, ValueError) as error:
+        raise QPError(f"{field} is not an array: {error}", where, "give real numbers") from error
+    if raw.dtype.kind not in "biuf":
+        raise QPError(f"{field} holds {raw.dtype} values", where, "give real numbers; ±inf for no limit")
+    if np.isnan(raw).any():
+        raise QPError(f"{field} holds NaN", where, "give real numbers; ±inf for no limit")
+    if raw.shape not in ((), (1,), (count,)):
+        raise QPError(f"{field} has shape {raw.shape} for {count} rows", where, "give one entry per row")
+    out = np.array(np.broadcast_to(raw, (count,)), np.float64)
+    out.setflags(write=False)
+    return out
+
+
+def _symmetric(Q: Array, where: str) -> Array:
     if Q.shape[0] != Q.shape[1]:
         raise QPError(f"Q has shape {Q.shape}", where, "give a square matrix over the edge's scalars")
+    if isinstance(Q, Tracer):
+        return 0.5 * (Q + Q.T)
     gap = float(np.abs(Q - Q.T).max(initial=0.0))
     if gap > SYMMETRY_TOL * np.abs(Q).max(initial=0.0):
         raise QPError(f"Q is not symmetric: max |Q − Qᵀ| = {gap:.3g}", where, "pass (Q + Q.T) / 2")

@@ -10,6 +10,7 @@ import numpy as np
 
 from gnewt._errors import QPError
 from gnewt._typing import Argument
+from gnewt.newton.arithmetic import Array
 from gnewt.qp.hyperedge import Hyperedge
 
 Label = TypeVar("Label", bound=Hashable)
@@ -27,10 +28,15 @@ class Term:
     """int64[k]: positions in x of the edge's scalars."""
     rows: np.ndarray
     """int64[m]: positions in λ of the edge's rows."""
-    Q: np.ndarray
-    b: np.ndarray
-    G: np.ndarray
-    h: np.ndarray
+    Q: Array
+    b: Array
+    G: Array
+    h: Array
+    limit_rows: np.ndarray
+    """int64[l]: positions of the edge's rows with limits among all of those."""
+    C: Array
+    lower: Array
+    upper: Array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -45,6 +51,8 @@ class NumberedQP:
     offset: np.ndarray
     """int64[V + 1]: vertex v owns the scalars offset[v]:offset[v + 1]."""
     num_rows: int
+    num_limits: int = 0
+    """L: rows with limits."""
 
     @property
     def num_scalars(self) -> int:
@@ -143,7 +151,7 @@ def build_problem(
     size_of = _find_sizes(edges, sizes, number)
     n_v = np.array([size_of[v] for v in number], np.int64)
     offset = np.concatenate([np.zeros(1, np.int64), np.cumsum(n_v)])
-    terms, num_rows = [], 0
+    terms, num_rows, num_limits = [], 0, 0
     for i, e in enumerate(edges):
         name = e.name if e.name is not None else f"e{i}"
         vertices = np.array([number[v] for v in e.vertices], np.int64)
@@ -157,6 +165,7 @@ def build_problem(
                 "correct the matrices, or say how long each vertex is with `sizes={vertex: n}`",
             )
         G = np.zeros((0, k)) if e.G is None else e.G
+        C = np.zeros((0, k)) if e.C is None else e.C
         terms.append(
             Term(
                 name,
@@ -167,10 +176,15 @@ def build_problem(
                 np.zeros(k) if e.b is None else e.b,
                 G,
                 np.zeros(0) if e.h is None else e.h,
+                np.arange(num_limits, num_limits + len(C)),
+                C,
+                np.zeros(0) if e.lower is None else e.lower,
+                np.zeros(0) if e.upper is None else e.upper,
             )
         )
         num_rows += len(G)
-    return NumberedQP(tuple(terms), tuple(number), n_v, offset, num_rows)
+        num_limits += len(C)
+    return NumberedQP(tuple(terms), tuple(number), n_v, offset, num_rows, num_limits)
 
 
 def _find_sizes(

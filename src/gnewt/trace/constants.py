@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt.jaxprs import size_of
+from gnewt.jaxprs import as_known, size_of
 from gnewt.jaxprs.compat import DType, Numeric
 
 PLUS, MINUS = 0, 1
@@ -269,13 +269,6 @@ class Constants:
         distinct = list(dict.fromkeys(dtypes))
         code = np.array([distinct.index(d) for d in dtypes])[local.ravel()]
         return [(d, np.flatnonzero(code == i)) for i, d in enumerate(distinct)]
-
-
-def as_known(value: Numeric) -> Known:
-    """Turn a concrete value into NumPy, except for types NumPy does not have (PRNG keys)."""
-    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended):
-        return value
-    return np.asarray(value)
 
 
 def _differ(a: Known, b: Known) -> bool:

@@ -16,6 +16,9 @@ from gnewt.jaxprs.lane_programs import Lanes, split_lanes
 from gnewt.trace.constants import Const, Known
 from gnewt.trace.lift import Context, Lifter, Value
 
+_MOST_NUMBERS = 65536
+"""Entries of an index array that are looked at."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LaneCall:
@@ -43,7 +46,7 @@ class LaneCall:
 def lanes_of_call(lift: Lifter, instr: Instr, ins: list[Value]) -> LaneCall | None:
     """Split an opaque equation into lanes; None where it has none."""
     varying = [not isinstance(v, Const) for v in ins]
-    lanes = split_lanes(_program(instr), varying)
+    lanes = split_lanes(_program(instr), varying, [_numbers(lift, v) for v in ins])
     if lanes is None:
         return None
     lead = max(v.shape[0] for v in ins)
@@ -64,6 +67,19 @@ def lanes_of_call(lift: Lifter, instr: Instr, ins: list[Value]) -> LaneCall | No
     )
     moved = [_to_front(lift, v, axis, lead, lanes.count) for v, axis in zip(ins, lanes.ins, strict=True)]
     return LaneCall(lane, moved, Context(len(keys), keys, outer.offset), lanes, lead)
+
+
+def _numbers(lift: Lifter, value: Value) -> np.ndarray | None:
+    """The numbers 0, 1, 2, ... of a constant that counts along an axis: rows picked by their number are lanes."""
+    if not isinstance(value, Const) or value.value is None or value.shape[0] != 1:
+        return None
+    if not np.issubdtype(value.dtype, np.integer) or not 1 < value.value.size <= _MOST_NUMBERS:
+        return None
+    numbers = np.asarray(value.value)[0]
+    for axis, length in enumerate(numbers.shape):
+        if length > 1 and np.all(np.moveaxis(numbers, axis, -1) == np.arange(length)):
+            return lift.watch(value)[0]
+    return None
 
 
 def _program(instr: Instr) -> Program:

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt.jaxprs import Instr, Lit, Program, bind_instr, shape_of, size_of, where_of
+from gnewt.jaxprs import Instr, Lit, Program, as_known, bind_instr, shape_of, size_of, where_of
 from gnewt.jaxprs.compat import Aval, DType
 from gnewt.jaxprs.liveness import dependents, last_reads, read_variables
 from gnewt.jaxprs.primitives import fold_instr, primitive
-from gnewt.trace.constants import Const, Constants, Known, Unknown, Value, all_constant, as_known
+from gnewt.trace.constants import Const, Constants, Known, Unknown, Value, all_constant
 from gnewt.trace.opaque_regions import close_regions
 from gnewt.trace.rules import RULES, Opaque, Rule
 from gnewt.trace.scalar_pool import CALL, CARRY, INPUT, OP, ROW, Block, CallSpec, Pool

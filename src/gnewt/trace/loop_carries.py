@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gnewt.jaxprs import Lit, Program, ScanSpec, count_operations, run_program, scan_spec, variables
+from gnewt.jaxprs import Lit, Program, ScanSpec, as_known, count_operations, run_program, scan_spec, variables
 from gnewt.jaxprs.compat import Aval, DType
 from gnewt.jaxprs.liveness import needed_inputs, varying_of_loop
 from gnewt.jaxprs.numpy_run import NumpyProgram
@@ -226,17 +226,20 @@ def _run_constants(
         return scan(part, captured, arguments, init, xs, length, reverse)
 
     def run(xp: ModuleType, *values: Known) -> tuple[Known, ...]:
+        if xp is np and keys:
+            with jax.ensure_compile_time_eval():  # known values stay known inside jit
+                return tuple(as_known(v) for v in run(jnp, *values))
         full = [xp.broadcast_to(v, (lead, *v.shape[1:])) for v in values]
         if xp is not np:
             last, all_ = jax.jit(jax.vmap(partial(one, _scan_by_jax)))(*full)
-        elif count_operations(part, lead * length) <= _MOST_OPERATIONS and not keys:
+        elif count_operations(part, lead * length) <= _MOST_OPERATIONS:
             lanes = [one(_scan_by_numpy, *[v[b] for v in full]) for b in range(lead)]
             last, all_ = (
                 [np.stack(p) for p in zip(*found, strict=True)] for found in zip(*lanes, strict=True)
             )
         else:
             with jax.ensure_compile_time_eval():  # known values stay known inside jit
-                return tuple(np.asarray(v) for v in run(jnp, *values))
+                return tuple(as_known(v) for v in run(jnp, *values))
         if reverse:
             all_ = [a[:, ::-1] for a in all_]
         return (*(a.reshape(lead * length, *a.shape[2:]) for a in all_), *last)

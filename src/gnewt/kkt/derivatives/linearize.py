@@ -11,6 +11,7 @@ elsewhere. Hessians of λ·Φ are forward-over-reverse; no third-order tensor is
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,12 @@ from gnewt.kkt.derivatives.local import Jacobian, local_derivatives
 from gnewt.kkt.derivatives.machine import TARGETS, available
 from gnewt.kkt.derivatives.native import native_models
 
+if TYPE_CHECKING:
+    Numbers: TypeAlias = Array
+else:
+    Numbers = Array | np.ndarray
+"""On the host, loops hold numbers of NumPy. To type checkers they are JAX's."""
+
 CURVATURES = ("exact", "gauss_newton")
 """`gauss_newton` drops λ·∂²Φ and keeps the exact Hessians of the losses (the generalised Gauss-Newton matrix)."""
 
@@ -35,11 +42,11 @@ CURVATURES = ("exact", "gauss_newton")
 class LocalModels:
     """The numbers of one iterate: f, slots, total derivatives, and the structural nonzeros of K."""
 
-    value: Float[Array, "*batch"]
-    slots: Float[Array, "*batch S"]
-    duals: Float[Array, "*batch S"]
+    value: Float[Numbers, "*batch"]
+    slots: Float[Numbers, "*batch S"]
+    duals: Float[Numbers, "*batch S"]
     """∂f/∂s for every slot: the gradient on the inputs, λ on the others."""
-    sources: Float[Array, "*batch nnz"]
+    sources: Float[Numbers, "*batch nnz"]
     """Local Jacobians and Hessians at their structural nonzeros, in the order that plans expect."""
 
 
@@ -59,8 +66,9 @@ def linearize(
 
     Args:
         native: whether the native library may be used, whose numbers JAX cannot differentiate further.
-        lam: multipliers of the nodes, for slots that need not satisfy their equations. Then nothing is swept: Hessians are
-            taken with these, and `duals` is ∂l + Jᵀλ at every slot, the gradient of l + λᵀΦ.
+        lam: multipliers of the nodes, for slots that need not satisfy their equations; NaN for nodes that do, whose
+            multipliers are swept. Hessians are taken with these, and `duals` is ∂l + Jᵀλ at every slot, the gradient
+            of l + λᵀΦ.
     """
     s = forward(structure, maps, data, x) if slots is None else slots
     if native and s.dtype.name in TARGETS and available():
@@ -86,7 +94,7 @@ def linearize(
     if lam is None:
         duals = used = sweep_duals(structure, maps, jacobians, duals)
     else:
-        duals, used = _pull_all(structure, maps, jacobians, duals, lam), lam
+        duals, used = _pull_all(structure, maps, jacobians, duals, lam)
     sources = []
     for f, family in enumerate(structure.families):
         if not family.is_loss:
@@ -107,15 +115,30 @@ def linearize(
 
 def _pull_all(
     structure: Structure, maps: Maps, jacobians: dict[int, Jacobian], duals: Array, lam: Array
-) -> Array:
-    """duals + Jᵀλ, for all nodes at once."""
-    for f in structure.nodes:
-        family, outs = structure.families[f], structure.layout.outs[f]
-        if not family.k or not family.n or outs is None:
-            continue
-        back = pull_back(family, jacobians[f].rows, jacobians[f].shared, outs.read(lam, maps))
-        duals = structure.layout.args[f].add(duals, back, maps)
-    return duals
+) -> tuple[Array, Array]:
+    """(duals + Jᵀλ for all nodes at once, λ), in as many rounds as nodes without a multiplier of their own depend on others."""
+
+    def pull(lam: Array) -> Array:
+        total = duals
+        for f in structure.nodes:
+            family, outs = structure.families[f], structure.layout.outs[f]
+            if not family.k or not family.n or outs is None:
+                continue
+            back = pull_back(family, jacobians[f].rows, jacobians[f].shared, outs.read(lam, maps))
+            total = structure.layout.args[f].add(total, back, maps)
+        return total
+
+    unknown = jnp.isnan(lam)
+
+    def once(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        total = pull(carry[0])
+        new = jnp.where(unknown, total, carry[0])
+        # NaN never settles: it is left to whoever looks at the numbers.
+        return new, total, jnp.any((new != carry[0]) & ~jnp.isnan(new))
+
+    begin = jnp.where(unknown, 0.0, lam)
+    known, total, _ = jax.lax.while_loop(lambda c: c[2], once, once((begin, duals, jnp.asarray(True))))
+    return total, known
 
 
 def _in_precision(jacobian: Jacobian, dtype: DType) -> Jacobian:

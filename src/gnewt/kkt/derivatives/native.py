@@ -128,7 +128,8 @@ def native_models(
     """Compute (f, duals, sources) at the slots s. Traceable; works under vmap; JAX cannot differentiate it.
 
     Args:
-        lam: multipliers [S] for the Hessians of nodes; the duals are then ∂l + Jᵀλ at every slot, without a sweep.
+        lam: multipliers [S] for the Hessians of nodes, NaN for those that a sweep shall find; the duals are then
+            ∂l + Jᵀλ at every slot.
     """
     keeper = Keeper(s)
     value = jnp.zeros((), s.dtype)
@@ -154,7 +155,7 @@ def native_models(
     integers, constants = code.arrays(s.dtype)
     extra = [] if lam is None else [jnp.asarray(lam, s.dtype)]
     found, duals, sources = call(maps[-1], integers, constants, s, *extra, *operands)
-    used = duals if lam is None else extra[0]
+    used = duals if lam is None else jnp.where(jnp.isnan(extra[0]), duals, extra[0])
     for f, local in given.items():
         family, outs = structure.families[f], structure.layout.outs[f]
         if not family.hess_pattern.any() or (outs is not None and curvature == "gauss_newton"):

@@ -86,7 +86,16 @@ class Differentiator:
         return [found.get(out, zeros[out]) for out in outs]
 
     def _live(self, outs: tuple[int, ...]) -> list[int]:
-        return self._program.remember(("live", outs), lambda: live_nodes(self._program, outs))
+        """Nodes whose tangents are needed. What only the value of a function with a rule needs may have no derivative."""
+
+        def find() -> list[int]:
+            moving = set(outs)
+            for node in reversed(live := live_nodes(self._program, outs)):
+                if node in moving:
+                    moving.update(self._active(node))
+            return [node for node in live if node in moving]
+
+        return self._program.remember(("moving", outs), find)
 
     def _pull(self, node: int, found: dict[int, int]) -> int:
         program, args = self._program, self._program.args[node]

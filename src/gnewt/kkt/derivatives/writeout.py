@@ -73,12 +73,18 @@ def _write_elementwise(scalars: ScalarProgram, instr: Instr, ins: list[np.ndarra
         nodes = [scalars.integer_pow(x, instr.params["y"]) for x in columns[0]]
     elif name == "convert_element_type":
         nodes = [scalars.convert(x, aval.dtype) for x in columns[0]]
+    elif name == "polynomial":
+        nodes = [_horner(scalars, x, coefficients) for x, *coefficients in zip(*columns, strict=True)]
     else:
         shared = name in LAX and instr.params.get("accuracy") is None
         op = LAX[name] if shared else functools.partial(instr.eqn.primitive.bind, **instr.params)
         key = name if shared else instr.key
         nodes = [scalars.apply(name, key, op, args, aval.dtype) for args in zip(*columns, strict=True)]
     return np.array(nodes, np.int32).reshape(aval.shape)
+
+
+def _horner(scalars: ScalarProgram, x: int, coefficients: Sequence[int]) -> int:
+    return functools.reduce(lambda total, c: scalars.add(scalars.mul(total, x), c), reversed(coefficients))
 
 
 def _write_custom(scalars: ScalarProgram, instr: Instr, ins: list[np.ndarray]) -> list[np.ndarray]:

@@ -43,6 +43,16 @@ class Prepared(Protocol):
         """Solve K z = rhs with right-hand sides on all rows: inputs, nodes, multipliers of nodes."""
         ...
 
+    def variances(self, arrays: Any, sources: Array, elimination: Elimination) -> Float[Array, " slots"]:
+        """The diagonal of K⁻¹ on all slots, by selected inversion along the tree."""
+        ...
+
+    def draw(
+        self, arrays: Any, sources: Array, elimination: Elimination, noise: Float[Array, "N columns"]
+    ) -> Float[Array, "N columns"]:
+        """Draws of covariance H⁻¹ from standard normal noise. Causal plans of a positive definite H only."""
+        ...
+
 
 _ENGINES: dict[str, Callable[[Plan, int, float], Prepared]] = {
     "native": NativeEngine,

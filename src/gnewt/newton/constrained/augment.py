@@ -1,11 +1,12 @@
 """The augmented structure: the graph of f and c with multipliers as inputs, and with diagonals that can be set.
 
-Three loss families are appended to the families of the traced graph, and their Hessians come last among the sources:
+Loss families are appended to the families of the traced graph, and their Hessians come last among the sources:
 
     Σ y_i c_i            saddle: y_i is an input slot, c_i the slot of an equality
     Σ ½ w_i x_i²         a diagonal on every input of the objective: Σ_x + δ_w
     Σ ½ w_i y_i²         a diagonal on every multiplier: -D
     Σ y_i c_i + ½ w_i c_i²   condensed: y_i are data, c_i the slot of an inequality: 1/D
+    Σ ½ w_v x_v²         where the graph is lifted, a diagonal on every node: δ_w
 
 The weights w are zero where derivatives are taken. An elimination replaces the last numbers of the sources by the diagonals,
 so that linearising once serves any number of diagonals, in every engine and without a change of the plan.
@@ -36,6 +37,8 @@ class Augmented:
     """Slots of the equalities in this structure."""
     inequalities: np.ndarray
     """Slots of the inequalities in this structure."""
+    num_lifted: int
+    """Nodes with a diagonal: all, or none."""
     is_hessian: np.ndarray
     """bool[nnz]: which sources are second derivatives of f or of nodes (not Jacobians, not the coupling of y and c)."""
 
@@ -49,7 +52,7 @@ class Augmented:
 
     @property
     def num_diagonals(self) -> int:
-        return self.size + self.num_equalities + self.num_inequalities
+        return self.size + self.num_equalities + self.num_inequalities + self.num_lifted
 
     def data(self, columns: Data, multipliers: Array) -> Data:
         """Complete the data of the traced families by the multipliers of the inequalities."""
@@ -60,6 +63,8 @@ class Augmented:
             added.append((np.zeros(m_e, dtype),))
         if m_i:
             added.append((multipliers, np.zeros(m_i, dtype)))
+        if self.num_lifted:
+            added.append((np.zeros(self.num_lifted, dtype),))
         return (*columns[: self._num_traced], *(added if m_e else added[1:]))
 
     def order(self, order: SlotOrder) -> SlotOrder:
@@ -80,7 +85,13 @@ class Augmented:
 
     @property
     def _num_traced(self) -> int:
-        return len(self.structure.families) - 1 - 2 * bool(self.num_equalities) - bool(self.num_inequalities)
+        return (
+            len(self.structure.families)
+            - 1
+            - 2 * bool(self.num_equalities)
+            - bool(self.num_inequalities)
+            - bool(self.num_lifted)
+        )
 
 
 def _saddle(s: jax.Array) -> jax.Array:
@@ -96,20 +107,29 @@ def _condensed(s: jax.Array, y: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def augment(
-    structure: Structure, equalities: np.ndarray, inequalities: np.ndarray, with_losses: bool = True
+    structure: Structure,
+    equalities: np.ndarray,
+    inequalities: np.ndarray,
+    with_losses: bool = True,
+    is_lifted: bool = False,
 ) -> Augmented:
     """Add multipliers and diagonals to the graph of f and c, once per structure and set of rows.
 
     Args:
         equalities, inequalities: slots of the constraints, in the structure's numbering.
         with_losses: False where the losses stand for a constant objective.
+        is_lifted: whether nodes hold values of their own.
     """
-    key = ("augmented", equalities.tobytes(), inequalities.tobytes(), with_losses)
-    return structure.memo(key, lambda: _augment(structure, equalities, inequalities, with_losses))
+    key = ("augmented", equalities.tobytes(), inequalities.tobytes(), with_losses, is_lifted)
+    return structure.memo(key, lambda: _augment(structure, equalities, inequalities, with_losses, is_lifted))
 
 
 def _augment(
-    structure: Structure, equalities: np.ndarray, inequalities: np.ndarray, with_losses: bool
+    structure: Structure,
+    equalities: np.ndarray,
+    inequalities: np.ndarray,
+    with_losses: bool,
+    is_lifted: bool,
 ) -> Augmented:
     n, m_e, m_i = structure.num_inputs, len(equalities), len(inequalities)
 
@@ -133,6 +153,10 @@ def _augment(
         families.append(Family(_diagonal, y_slots[:, None], data_axes=(0,), name="regularisation"))
     if m_i:
         families.append(Family(_condensed, i_slots[:, None], data_axes=(0, 0), name="inequalities"))
+    num_lifted = structure.num_pairs if is_lifted else 0
+    if num_lifted:
+        nodes = np.arange(n + m_e, structure.num_slots + m_e, dtype=np.int32)
+        families.append(Family(_diagonal, nodes[:, None], data_axes=(0,), name="nodes"))
     avals, names = list(structure.in_avals), list(structure.in_names)
     tree: object = structure.in_tree
     if m_e:
@@ -148,9 +172,8 @@ def _augment(
         in_avals=tuple(avals),
         in_names=tuple(names),
     )
-    return Augmented(
-        augmented, n, e_slots, i_slots, _second_derivatives(families[:traced], families[traced:])
-    )
+    flags = _second_derivatives(families[:traced], families[traced:])
+    return Augmented(augmented, n, e_slots, i_slots, num_lifted, flags)
 
 
 def _second_derivatives(traced: list[Family], added: list[Family]) -> np.ndarray:

@@ -175,7 +175,8 @@ class Barrier:
         duals = xp.asarray(models.duals)
         if self.model.lift is None:
             return models, sigma * duals[:n]
-        return models, sigma * xp.concatenate([duals[:n], duals[n + m :] - lam])
+        nodes = xp.where(self.model.lift.is_slot, duals[n + m :] - lam, 0.0)
+        return models, sigma * xp.concatenate([duals[:n], nodes])
 
     def stationarity(self, gradient: Array, dual: Dual) -> Array:
         """∇_w of the Lagrangian: zero at a solution."""
@@ -244,6 +245,9 @@ class Barrier:
         whole = xp.concatenate(
             [diagonal[:n] / sigma, -rows[:m] * sigma / d[:m] ** 2, d[m:] ** 2 / (sigma * rows[m:])]
         )
+        if self.model.lift is not None:
+            nodes = xp.where(self.model.lift.is_slot, diagonal[n + k :] / sigma, 0.0)
+            whole = xp.concatenate([whole, nodes])
         moves, found = self.model.solve(models, whole, sides)
         step = self._step(at, moves, gradient, r_c, rows, soft, sigma)
         if self.model.lift is None:

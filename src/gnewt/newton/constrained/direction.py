@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt.kkt import SINGULAR
-from gnewt.newton.arithmetic import Array, while_loop
+from gnewt.newton.arithmetic import Array, where, while_loop
 from gnewt.newton.constrained.barrier import Barrier, Step, Weights
 from gnewt.newton.constrained.model import is_right
 from gnewt.newton.constrained.modes import Mode, State
@@ -86,10 +86,7 @@ def solve_with(b: Barrier, st: State, delta: Array, delta_c: Array, residual: Ar
     fits = st.mode == Mode.MULTIPLIERS
     models = st.models
     if isinstance(st.mode, Tracer) or fits:
-        bare = b.model.bare_sources(models)
-        models = models.__class__(
-            models.value, models.slots, models.duals, xp.where(fits, bare.sources, models.sources)
-        )
+        models = where(fits, b.model.bare_sources(models), models)
     # Multipliers: the matrix is the identity in w.
     dual = st.dual._replace(
         lower=xp.where(fits, 0.0, st.dual.lower), upper=xp.where(fits, 0.0, st.dual.upper)

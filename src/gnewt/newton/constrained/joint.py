@@ -193,12 +193,21 @@ def _real_entries(aux: PyTree) -> tuple[Any, ...]:
     return tuple(name for name, entry in aux.items() if is_real(entry))
 
 
-def _vertices(target: Graph | Structure, kept: Sequence[Any]) -> dict[Any, Output]:
-    """Slots of vertices of a graph."""
+def _vertices(target: Graph | Structure, kept: Sequence[Any]) -> dict[str, Output]:
+    """Slots of vertices of a graph, by their names."""
     if not isinstance(target, Graph):
         return {}
-    slots = {handle: target.slots(handle) for handle in kept}
-    return {h: Output(s, np.full(s.shape, Kind.SLOT, np.int8), np.dtype(h.dtype)) for h, s in slots.items()}
+    names = [handle.name for handle in kept]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ConstraintError(
+            f"two lifted vertices have the name {twice[0]!r}",
+            user_line(),
+            "give them names of their own: g.node(..., name=...)",
+        )
+    slots = [target.slots(handle) for handle in kept]
+    kinds = [np.full(s.shape, Kind.SLOT, np.int8) for s in slots]
+    return {h.name: Output(s, k, np.dtype(h.dtype)) for h, s, k in zip(kept, slots, kinds, strict=True)}
 
 
 def _trace(

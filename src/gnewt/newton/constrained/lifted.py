@@ -167,7 +167,7 @@ class LiftedStart:
     values: Array
 
 
-def read_start(lifted: Any, structure: Structure, outputs: PyTree) -> LiftedStart:
+def read_start(lifted: Any, structure: Structure, outputs: Any) -> LiftedStart:
     """Find the nodes that the starts are for.
 
     Entries that are constants or inputs keep the values that they have.
@@ -180,7 +180,8 @@ def read_start(lifted: Any, structure: Structure, outputs: PyTree) -> LiftedStar
         return LiftedStart(None, np.zeros(0, np.int64), np.zeros(0, structure.dtype))
     is_slot, places, values = np.zeros(structure.num_pairs, bool), [], []
     for name, start in lifted.items():
-        found, tree = jax.tree_util.tree_flatten(outputs[name], is_leaf=lambda v: isinstance(v, Output))
+        key = name.name if isinstance(name, Handle) else name
+        found, tree = jax.tree_util.tree_flatten(outputs[key], is_leaf=lambda v: isinstance(v, Output))
         given, form = jax.tree_util.tree_flatten(start)
         if form != tree:
             raise ConstraintError(

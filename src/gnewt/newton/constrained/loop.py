@@ -35,6 +35,8 @@ _FAR = 1e10
 _MULTIPLIER_MOST = 1e3
 """Least-squares multipliers beyond this are dropped."""
 _RESTORED = 0.9
+_REST = 1e-7
+"""Relative length of a step by which restoration has come to rest."""
 
 
 def begin(b: Barrier, w: Array, dual: Dual, settings: Settings, goes_on: bool = False) -> State:
@@ -98,7 +100,8 @@ def advance(b: Barrier, settings: Settings, st: State) -> State:
     tiny = tiny & (here.theta <= 1e-4) & tried.is_right
     lengths = Lengths(longest, xp.minimum(longest, dual_length))
     trial = search(b, st, tried, mu, lengths, step, here, tiny)
-    new = _settle(b, st, tried, trial, step, dual_length, here, tiny)
+    rests = (size <= _REST) & (st.mode == Mode.RESTORE)
+    new = _settle(b, st, tried, trial, step, dual_length, here, tiny, rests)
     return judge_round(b, settings, st, new, tried, trial, dual_length)
 
 
@@ -147,6 +150,7 @@ def _settle(
     dual_length: Array,
     here: Slope,
     tiny: Array,
+    rests: Array,
 ) -> New:
     """Take what the search found, or try something else."""
     xp = _space(st.at.w)
@@ -193,6 +197,7 @@ def _settle(
         grown,
         failed & ~soft,
         tiny,
+        rests,
         st.schedule,
     )
 

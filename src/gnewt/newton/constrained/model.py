@@ -106,9 +106,8 @@ class Model:
             f, slots = compiled(structure, _evaluate)(self.system.maps, self.point(x))
             gaps = np.zeros(self.num_lifted, structure.dtype)
         else:
-            run = structure.memo(
-                ("lifted", self.lift.key), lambda: jax.jit(partial(lifted_values, self.lift))
-            )
+            lift = self.lift
+            run = structure.memo(("lifted", lift.key), lambda: jax.jit(partial(lifted_values, lift)))
             f, slots, gaps = run(self.system.maps, self.point(x), nodes)
         f, slots = known(f), known(slots)
         return Values(f if self.constant is None else f + self.constant, slots, known(gaps))
@@ -128,6 +127,8 @@ class Model:
         point = self.point(values.slots[:n], y_other)
         if self.lift is None:
             return self.system.linearize(point, slots)
+        # Nodes that are computed from others have the multipliers that belong to these.
+        lam = xp.where(self.lift.is_slot, lam, np.nan)
         return self.system.linearize(point, slots, xp.concatenate([np.zeros(n + m, slots.dtype), lam]))
 
     def solve(self, models: LocalModels, diagonal: Array, sides: Sides) -> tuple[Moves, Elimination]:
@@ -168,8 +169,7 @@ class Model:
     def bare_sources(self, models: LocalModels) -> LocalModels:
         """The local models without second derivatives: for least-squares multipliers."""
         keep = ~self.augmented.is_hessian
-        xp = jnp if is_traced(models.sources) else np
-        return dataclasses.replace(models, sources=xp.where(keep, known(models.sources), 0.0))
+        return dataclasses.replace(models, sources=jnp.where(keep, models.sources, 0.0))
 
 
 def _evaluate(maps: Maps, point: Point) -> tuple[jax.Array, jax.Array]:

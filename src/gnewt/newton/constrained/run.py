@@ -28,8 +28,8 @@ from gnewt.newton.statuses import Status
 from gnewt.newton.system import SlotOrder, system_of
 
 MU_FIRST = 0.1
-_RELAX = 1e-9
-"""Limits are moved outwards by this much, relative to their size: problems without an interior get one. Ten times more
+_RELAX = 1e-10
+"""Limits are moved outwards by this much, relative to their size: problems without an interior get one. A hundred times more
 showed in products with multipliers of a few hundred."""
 _RELAX_MOST = 50.0
 """Size of a limit beyond which it is not moved further: a solution then violates it by less than 1e-7."""
@@ -57,6 +57,7 @@ def make_model(joint: Joint, order: SlotOrder, curvature: str, engine: str) -> M
         rows.slots[rows.equalities],
         rows.slots[rows.inequalities],
         joint.constant is None,
+        joint.lifted is not None,
     )
     point = Point(joint.point.x, (), (), a.structure, None, False)
     system = system_of(point, a.order(order), curvature, engine)

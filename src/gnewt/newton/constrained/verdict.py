@@ -26,7 +26,10 @@ _BETTER = 0.5
 """Share of the least error so far that counts as progress."""
 _FEASIBLE = 1e-6
 """Violation, in the user's scale, that a solution may have."""
-_DIVERGED = 1e20
+_DIVERGED = 1e16
+"""Size of an iterate, or of -σf, of a problem without a minimum."""
+_CLEAR = 1e-4
+"""Violation that is no rounding where restoration comes to rest."""
 _STATIONARY = 1e-6
 """Projected gradient of the violation, in units of its multipliers, that counts as zero."""
 
@@ -51,6 +54,8 @@ class New(NamedTuple):
     failed: Array
     """No step was found where one was looked for."""
     tiny: Array
+    rests: Array
+    """Whether restoration has come to rest."""
     schedule: Schedule
 
 
@@ -104,16 +109,19 @@ def judge_round(
     record = Record(
         old.at.f / b.scale.f, primal, dual, mu, tried.delta, trial.alpha * ~failed, dual_length, old.mode
     )
+    # Another mode is another matrix, and begins without δ_w.
+    mode = mode.astype(np.int32)
+    delta = xp.where(tried.delta > 0, tried.delta, old.delta)
     st = st._replace(
         schedule=schedule,
         filter=where(lowers, reset_filter(old.filter), where(failed, old.filter, new.filter)),
-        delta=xp.where(tried.delta > 0, tried.delta, old.delta),
-        mode=mode.astype(np.int32),
+        delta=xp.where(mode == old.mode, delta, 0.0),
+        mode=mode,
         anchor=where(failed, old.anchor, new.anchor),
         counts=counts,
         record=record,
     )
-    return _ending(b, settings, st, failed, hopeless & ~lowers, tried.is_right)
+    return _ending(b, settings, st, failed | new.rests, hopeless & ~lowers, tried.is_right)
 
 
 def _noise(at: Primal) -> Array:
@@ -133,7 +141,7 @@ def _ending(b: Barrier, settings: Settings, st: State, failed: Array, stuck: Arr
     restores = st.mode == Mode.RESTORE
     best = _better(st, xp.where(judged & feasible, total, np.inf))
     infeasible = restores & (plain > _FEASIBLE) & (st.anchor.rounds > 2)
-    infeasible = infeasible & (_is_stationary(b, st) | (failed & (plain > 1e-4)))
+    infeasible = infeasible & (_is_stationary(b, st) | (failed & (plain > _CLEAR)))
     size = xp.max(xp.abs(st.at.w), initial=0.0)
     unbounded = judged & (xp.isinf(size) | (size > _DIVERGED) | (st.at.f < -_DIVERGED))
     unbounded = unbounded & (plain <= _FEASIBLE * xp.maximum(1.0, size))

@@ -22,7 +22,9 @@ from jaxtyping import Float, Int
 from gnewt import _native
 from gnewt._errors import OptionError
 from gnewt.graph import Plan
-from gnewt.kkt.engines.elimination import Elimination
+from gnewt.kkt.engines.elimination import OK, Elimination
+from gnewt.kkt.engines.inverse import HostInverse
+from gnewt.kkt.engines.native.inverse import draw, variances
 from gnewt.kkt.engines.native.packing import NativeLayout, lay_out_native
 
 _TARGETS = ("gnewt_factor_solve_f64", "gnewt_factor_solve_f32", "gnewt_solve_f64", "gnewt_solve_f32")
@@ -216,7 +218,9 @@ class NativeEngine:
     name = "native"
 
     def __init__(self, plan: Plan, num_sources: int, eps: float) -> None:
-        del eps  # the engine measures noise in the precision of the sources
+        self._host = HostInverse(
+            plan, eps
+        )  # the engine itself measures noise in the precision of the sources
         self._layout = lay_out_native(plan, num_sources)
         self.arrays = self._layout.array
 
@@ -253,3 +257,29 @@ class NativeEngine:
         """Solve K z = rhs with right-hand sides on all rows: inputs, nodes, multipliers of nodes."""
         solved = Solved(rhs, *elimination.factor, null=elimination.null)
         return solve_whole(self._layout, sources, solved, rhs, arrays)
+
+    def variances(
+        self, arrays: Array | np.ndarray, sources: Float[Array, " nnz"], elimination: Elimination
+    ) -> Float[Array, " slots"]:
+        """The diagonal of K⁻¹ on all slots. Traceable; works under vmap."""
+        found = variances(self._layout, arrays, sources, elimination.factor)
+        lost, shift = self._lost(elimination)
+        return jnp.where(lost, self._host.variances(lost, sources, shift), found)
+
+    def draw(
+        self,
+        arrays: Array | np.ndarray,
+        sources: Float[Array, " nnz"],
+        elimination: Elimination,
+        noise: Float[Array, "N columns"],
+    ) -> Float[Array, "N columns"]:
+        """Draws of covariance H⁻¹ from standard normal noise. Traceable; works under vmap."""
+        found = draw(arrays, sources, elimination.factor, noise)
+        lost, shift = self._lost(elimination)
+        return jnp.where(lost, self._host.draw(lost, sources, shift, noise), found)
+
+    def _lost(self, elimination: Elimination) -> tuple[Array, Array]:
+        """Whether a good factor outgrew its buffers, which then hold nothing; and the shift."""
+        info, real = elimination.factor[2:]
+        lost = (info[..., Info.KEPT] == 0) & (elimination.status == OK)
+        return lost, real[..., Real.SHIFT]

@@ -96,16 +96,14 @@ class ReferenceFactor:
             z[front.interior] = front.block.solve(z[front.interior]) - front.gain @ z[front.separator]
         return z * units
 
-    def inverse_blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (unknowns, K⁻¹ on them, in scaled units) for the clique of each front, roots first.
+    def inverse_blocks(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """Yield (front, unknowns, K⁻¹ on them, in scaled units) for the clique of each front, roots first.
 
         Z_ιξ = -X Z_ξξ and Z_ιι = K_ιι⁻¹ + X Z_ξξ Xᵀ, where Z_ξξ lies in a clique that was met before.
         """
         home: dict[int, int] = {}
         cliques: list[tuple[dict[int, int], np.ndarray]] = []
-        for front in reversed(self.fronts):
-            if not len(front.interior):
-                continue
+        for number, front in reversed(list(enumerate(self.fronts))):
             xi = front.separator.tolist()
             if xi:
                 # The bag of the first separator unknown to be eliminated holds them all (running intersection).
@@ -121,13 +119,13 @@ class ReferenceFactor:
             for u in front.interior.tolist():
                 home[u] = len(cliques)
             cliques.append(({u: i for i, u in enumerate(clique.tolist())}, full))
-            yield clique, full
+            yield number, clique, full
 
-    def input_variances(self) -> np.ndarray:
-        """Return the diagonal of H⁻¹."""
-        out = np.full(self.plan.num_inputs, np.nan)
-        for clique, inverse in self.inverse_blocks():
-            mine = np.flatnonzero(clique < self.plan.num_inputs)
+    def slot_variances(self) -> np.ndarray:
+        """Return the diagonal of K⁻¹ on the slots: variances of inputs and of kept intermediates."""
+        out = np.full(self.plan.num_slots, np.nan)
+        for _, clique, inverse in self.inverse_blocks():
+            mine = np.flatnonzero(clique < self.plan.num_slots)
             out[clique[mine]] = np.diagonal(inverse)[mine]
         return out * self.scale * self.scale
 
@@ -307,6 +305,34 @@ class ReferenceEngine:
             return jnp.asarray(kept.solve_whole(np.asarray(rhs, np.float64)), rhs.dtype)
         shift = kept.shift if isinstance(kept, ReferenceFactor) else kept
         return solve_whole_on_host(self.plan, self.eps, sources, shift, rhs)
+
+    def variances(self, arrays: tuple[()], sources: Array, elimination: Elimination) -> Array:
+        """Return the diagonal of K⁻¹ on all slots."""
+        kept = elimination.factor
+        if isinstance(kept, ReferenceFactor):
+            return jnp.asarray(kept.slot_variances(), sources.dtype)
+        shape = jax.ShapeDtypeStruct((self.plan.num_slots,), sources.dtype)
+
+        def run(sources: Array, shift: Array) -> np.ndarray:
+            with np.errstate(all="ignore"):
+                factor = factorize(self.plan, np.asarray(sources), float(shift), self.eps)
+                return factor.slot_variances().astype(shape.dtype)
+
+        return jax.pure_callback(run, shape, sources, jnp.asarray(kept), vmap_method="sequential")
+
+    def draw(self, arrays: tuple[()], sources: Array, elimination: Elimination, noise: Array) -> Array:
+        """Turn standard normal noise into draws of covariance H⁻¹. Causal plans of a positive definite H."""
+        kept = elimination.factor
+        if isinstance(kept, ReferenceFactor):
+            return jnp.asarray(kept.correlate(np.asarray(noise, np.float64)), sources.dtype)
+        shape = jax.ShapeDtypeStruct(noise.shape, noise.dtype)
+
+        def run(sources: Array, shift: Array, noise: Array) -> np.ndarray:
+            with np.errstate(all="ignore"):
+                factor = factorize(self.plan, np.asarray(sources), float(shift), self.eps)
+                return factor.correlate(np.asarray(noise, np.float64)).astype(shape.dtype)
+
+        return jax.pure_callback(run, shape, sources, jnp.asarray(kept), noise, vmap_method="sequential")
 
     def _run(self, sources: np.ndarray, shift: Array | float, rhs: np.ndarray) -> tuple[Array, Elimination]:
         if not np.all(np.isfinite(sources)):

@@ -22,10 +22,12 @@ from jaxtyping import Float, Int
 
 from gnewt.graph import Plan
 from gnewt.kkt.engines.elimination import NONFINITE, OK, Elimination
+from gnewt.kkt.engines.inverse import HostInverse
 from gnewt.kkt.engines.reference.engine import solve_whole_on_host
 from gnewt.kkt.engines.xla.assembly import XlaLayout, lay_out_xla
 from gnewt.kkt.engines.xla.careful import HostSolve, where_needed
 from gnewt.kkt.engines.xla.front import Gains, Pivots
+from gnewt.kkt.engines.xla.inverse import draw, unknown_variances
 from gnewt.kkt.engines.xla.tree import Operands, Tree
 
 CLEAN, REFINED, HOST = 0, 1, 2
@@ -55,6 +57,8 @@ class XlaEngine:
         self._tree = Tree(self.layout)
         self._host = HostSolve(plan, eps)
         self._plan = plan
+        self._inverse = HostInverse(plan, eps)
+        self._num_slots = plan.num_slots
 
     def factor_solve(
         self,
@@ -121,6 +125,28 @@ class XlaEngine:
         del arrays
         shift = elimination.factor[2]
         return solve_whole_on_host(self._plan, self._eps, jnp.asarray(sources), shift, rhs)
+
+    def variances(
+        self, arrays: Operands, sources: Float[Array, " nnz"], elimination: Elimination
+    ) -> Float[Array, " slots"]:
+        """The diagonal of K⁻¹ on all slots."""
+        gains, tier, shift = elimination.factor
+        found = unknown_variances(self.layout, arrays, gains)[: self._num_slots]
+        lost = (tier != CLEAN) & (elimination.status == OK)
+        return jnp.where(lost, self._inverse.variances(lost, jnp.asarray(sources), shift), found)
+
+    def draw(
+        self,
+        arrays: Operands,
+        sources: Float[Array, " nnz"],
+        elimination: Elimination,
+        noise: Float[Array, "N columns"],
+    ) -> Float[Array, "N columns"]:
+        """Draws of covariance H⁻¹ from standard normal noise."""
+        gains, tier, shift = elimination.factor
+        found = draw(self._tree, arrays, gains, self._widen(noise))[: noise.shape[0]]
+        lost = (tier != CLEAN) & (elimination.status == OK)
+        return jnp.where(lost, self._inverse.draw(lost, jnp.asarray(sources), shift, noise), found)
 
     def _widen(self, rhs: Array) -> Array:
         """Right-hand sides over all unknowns, zero but on the inputs (E10)."""

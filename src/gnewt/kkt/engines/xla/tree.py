@@ -126,7 +126,7 @@ class Tree:
             here = part["ids"][:, : p + q]
             return z.at[here].set(jnp.concatenate([states, mine], axis=1), mode="drop")
 
-        return self._walk(arrays, down, self._walk(arrays, up, rhs, gains), gains, reverse=True)
+        return self.walk(arrays, down, self.walk(arrays, up, rhs, gains), gains, reverse=True)
 
     def residual(
         self,
@@ -161,7 +161,7 @@ class Tree:
             own = z.at[part["ids"][:, :p]].get(mode="fill", fill_value=0)
             return z.at[part["ids"][:, p:]].add(jnp.swapaxes(kept.f, 1, 2) @ own, mode="drop")
 
-        product = self._walk(arrays, up, product, gains)
+        product = self.walk(arrays, up, product, gains)
         bare = arrays["bare"][:, None]
         return jnp.where(bare, 0, rhs - product)
 
@@ -170,7 +170,7 @@ class Tree:
         numbers = range(first, first + len(segment.blocks))
         return [{name: arrays[f"{name}{i}"] for name in _PARTS} for i in numbers]
 
-    def _walk(
+    def walk(
         self,
         arrays: Operands,
         run: Callable[[Array, Operands, Gains, FrontBlock], Array],
