@@ -264,8 +264,8 @@ def main() -> None:
     notes = [
         "`beyond` is the eager step less the compiled step, one product and one trace: a refinement, which takes a solution "
         "and another product, is in it.",
-        "`once a run` is an eager run without a step less the trace of f: finding the structure, the first derivatives and the "
-        "last factorisation.\nIt is in no other column.",
+        "`once a run` is an eager run without a step less the trace of f: the structure is found, first derivatives are "
+        "taken and the last H is factorised.\nIt is in no other column.",
         "A run of few steps on a busy machine gives a difference of two noisy numbers.",
     ]
     title = "Eager calls after the first"

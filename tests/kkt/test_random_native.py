@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gnewt.graph import Structure
+from gnewt.graph import Family, Structure
 from gnewt.kkt import factorize
 from gnewt.kkt.engines.native import engine as native
 from gnewt.kkt.engines.native.packing import lay_out_native
@@ -183,3 +183,45 @@ def test_random_trees():
 @pytest.mark.parametrize("block", range(1, 10))
 def test_a_thousand_random_trees(block):
     check_trees(range(100 * block, 100 * (block + 1)))
+
+
+def springs(seed: int) -> tuple[Structure, np.ndarray]:
+    """Couplings of rank one along a path, some with chords, that leave one direction to a term of size 1e-15 to 1e-4."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 25))
+    pairs = [(i, i + 1) for i in range(n - 1)]
+    pairs += [(i, int(rng.integers(i + 1, n))) for i in range(n - 1) if seed % 3 and rng.random() < 0.4]
+    families, sources = [], []
+
+    def add(slots: tuple[int, ...], v: np.ndarray, factor: float) -> None:
+        k = len(slots)
+        pattern = np.ones((k, k), bool)
+        families.append(Family(_never, np.array([slots], np.int32), None, (), np.ones((1, k), bool), pattern))
+        sources.extend(factor * np.outer(v, v)[np.tril_indices(k)])
+
+    for pair in pairs:
+        balanced = np.array([1.0, -1.0]) * rng.uniform(0.5, 2)
+        add(pair, rng.normal(size=2) if seed % 3 == 2 else balanced, float(rng.choice([1, 1, -1])))
+    add((int(rng.integers(n)),), np.ones(1), float(rng.choice([1, -1])) * 10 ** rng.uniform(-15, -4))
+    return Structure(tuple(families), n, n, None, (), ()), np.array(sources)
+
+
+def _never(*_: object) -> object:
+    raise AssertionError("these structures are never evaluated")
+
+
+def test_nearly_singular_graphs_without_nodes():
+    """Signs are right where the smallest eigenvalue stands out of rounding; below, a zero is told or the sign is right."""
+    seen = Counter()
+    for seed in range(150):
+        structure, sources = springs(seed)
+        plan = make_plan(structure, ORDERS[seed % len(ORDERS)], merge=bool(seed % 2))
+        w = np.linalg.eigvalsh(dense(structure, sources, 0.0).h)
+        b = np.random.default_rng(seed).normal(size=(len(w), 1))
+        got = run(lay_out_native(plan, len(sources)), sources, 0.0, b)
+        share = np.min(np.abs(w)) / np.max(np.abs(w))
+        right = got.inertia == (np.sum(w > 0), np.sum(w < 0), 0)
+        assert right or share <= 1e-10, (seed, share, got.inertia)
+        assert right or got.inertia[2] or share <= 1e-14, (seed, share, got.inertia)
+        seen["regular" if share > 1e-10 else "nearly singular" if share > 1e-14 else "singular"] += 1
+    assert min(seen.values()) > 10 and len(seen) == 3, seen

@@ -52,9 +52,9 @@ _MINUTES, _SECONDS = 1e12, 1e10
 """Flops of a factorisation that takes so long on one core. Minutes are hopeless; seconds are, where the tree is
 little better than the dense Hessian: hundreds of products take as long, and a step needs several factorisations."""
 _QUICKLY_COMPILED = 2000
-"""Equations up to which steps are compiled as a whole, in about a second; the search alone has 900. Longer programs would
-be compiled twice over for it, and the xla engine takes many seconds. The choice depends on the program alone, so that
-equal calls take equal steps."""
+"""Equations up to which steps are compiled as a whole, in about a second; the search alone has 900. Longer programs
+would be compiled twice over for it, and the xla engine takes many seconds. The choice depends on the program alone, so
+that equal calls take equal steps."""
 _AT_ONCE = 8
 """Steps that are taken by one call of the compiled function: between calls, the keyboard can interrupt."""
 _LITTLE = 10
@@ -274,7 +274,10 @@ class _Host:
     def _compiled(
         self, task: Task, limits: Limits, state: State
     ) -> Callable[[State], tuple[State, list[Record]]] | None:
-        """A few steps by one compiled function; one, where somebody looks on or the time is limited. None if that takes long."""
+        """A few steps by one compiled function; one, where somebody looks on or the time is limited.
+
+        None where compiling would take long.
+        """
         system, search = self.system, self.search
         if not isinstance(system, System) or system.engine.name == "reference":  # which runs on the host
             return None
