@@ -209,10 +209,10 @@ def test_explicit_graphs() -> None:
     g, handles = chain(20)
     start = [np.ones(())] + [np.zeros(())] * 20
     one = gnewt.minimize(g, start, lifted={h: 0.1 for h in handles})
-    two = gnewt.minimize(g, start, lifted={handles[5]: 0.0, handles[11]: 0.0})
+    two = gnewt.minimize(g, start, lifted={h: 0.1 for h in handles[::2]})
     assert one.success and two.success and max(one.gap, two.gap) <= 1e-8
     np.testing.assert_allclose(np.array(one.x), np.array(two.x), atol=1e-7)
-    assert set(two.outputs) == {handles[5].name, handles[11].name}
+    assert set(two.outputs) == {h.name for h in handles[::2]}
 
 
 def test_a_dag_without_bounds_or_constraints() -> None:
