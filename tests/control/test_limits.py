@@ -148,7 +148,7 @@ def test_all_methods_take_control_limits(family: str) -> None:
 
 
 EVERYTHING: dict[str, dict[str, Any]] = {
-    "state limits": {"state_limits": (jnp.array([-jnp.inf, -0.25]), None)},
+    "state limits": {"state_limits": (jnp.array([-jnp.inf, -0.1]), None)},
     "stage constraint": {
         "stage_constraints": gnewt.between(lambda x, u, t: u[0] - 0.1 * x[1] + 0.01 * t, -0.1, None)
     },
