@@ -290,7 +290,7 @@ def test_warm_starts_take_few_steps() -> None:
         best = control.solve(problem, us, method)
         for push in ([0.05, 0.0], [0.0, -0.05], [-0.03, 0.04]):
             moved = problem.replace(x0=problem.x0 + jnp.array(push))
-            assert control.solve(moved, best, method).num_steps <= 5
+            assert control.solve(moved, best, method).num_steps <= best.num_steps - 2
 
 
 def test_mpc_steps_stay_within_limits() -> None:
