@@ -148,7 +148,7 @@ def test_all_methods_take_control_limits(family: str) -> None:
 
 
 EVERYTHING: dict[str, dict[str, Any]] = {
-    "state limits": {"state_limits": (jnp.array([-jnp.inf, -0.25]), None)},
+    "state limits": {"state_limits": (jnp.array([-jnp.inf, -0.1]), None)},
     "stage constraint": {
         "stage_constraints": gnewt.between(lambda x, u, t: u[0] - 0.1 * x[1] + 0.01 * t, -0.1, None)
     },
@@ -290,7 +290,7 @@ def test_warm_starts_take_few_steps() -> None:
         best = control.solve(problem, us, method)
         for push in ([0.05, 0.0], [0.0, -0.05], [-0.03, 0.04]):
             moved = problem.replace(x0=problem.x0 + jnp.array(push))
-            assert control.solve(moved, best, method).num_steps <= 5
+            assert control.solve(moved, best, method).num_steps <= best.num_steps - 2
 
 
 def test_mpc_steps_stay_within_limits() -> None:

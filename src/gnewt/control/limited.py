@@ -22,17 +22,8 @@ from gnewt.control.slots import stage_order
 from gnewt.graph import Family, Output, Structure
 from gnewt.newton import Progress, Result, Rollout
 from gnewt.newton.arithmetic import Array, known
-from gnewt.newton.boxed import (
-    START_PUSH,
-    WARM_PUSH,
-    Box,
-    BoxDual,
-    Boxed,
-    BoxRecord,
-    BoxState,
-    run_boxed,
-    with_diagonal,
-)
+from gnewt.newton.box import START_PUSH, WARM_PUSH, Box, BoxDual
+from gnewt.newton.boxed import Boxed, BoxRecord, BoxState, run_boxed, with_diagonal
 from gnewt.newton.constrained.forms import spread_limit
 from gnewt.newton.loop import Task
 from gnewt.newton.numbers import as_count, as_real

@@ -125,19 +125,17 @@ def read_limits(
 
 def _read_constraints(given: object, kind: str) -> tuple[dict[str, Constraint], Any]:
     named = read_constraints(given)
+    places = jax.tree_util.tree_unflatten(named.tree, list(range(len(named.items))))
+    labels = {i: f"[{key!r}]" for key, i in places.items()} if isinstance(places, dict) else {}
     parts = {}
-    for constraint, name in zip(named.items, named.names, strict=True):
+    for i, constraint in enumerate(named.items):
         if isinstance(constraint.fn, str):
             raise ConstraintError(
                 f"{kind} has limits for {constraint.fn!r}, and no function",
                 user_line(),
                 "write gnewt.between(fn, lower, upper) or gnewt.equal(fn, target)",
             )
-        one = isinstance(given, Constraint)
-        number = str(name).removeprefix("constraint ")
-        parts[kind if one else f"{kind}[{number if isinstance(given, list | tuple) else repr(name)}]"] = (
-            constraint
-        )
+        parts[kind if isinstance(given, Constraint) else kind + labels.get(i, f"[{i}]")] = constraint
     return parts, named.tree
 
 

@@ -21,7 +21,8 @@ from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.solve import Solution, switches
 from gnewt.control.tables import find_places
 from gnewt.newton import Result, Rollout, minimize
-from gnewt.newton.boxed import START_PUSH, WARM_PUSH, BoxDual, run_boxed
+from gnewt.newton.box import START_PUSH, WARM_PUSH, BoxDual
+from gnewt.newton.boxed import run_boxed
 from gnewt.newton.causal import causal_elimination
 from gnewt.newton.loop import Task, run
 from gnewt.newton.objective import Objective

@@ -21,6 +21,7 @@ from gnewt._typing import PyTree
 from gnewt.graph import Family, Structure
 from gnewt.kkt import LocalModels
 from gnewt.newton.arithmetic import Array, where
+from gnewt.newton.box import Box, BoxDual
 from gnewt.newton.causal import CausalElimination, causal_elimination
 from gnewt.newton.judge import NOISE, RISE, ROUNDING, Line, Trial, Tried
 from gnewt.newton.loop import Task, all_finite, largest_shift
@@ -36,88 +37,14 @@ _MU_SHARE, _MU_POWER, _SOLVED = 0.2, 1.5, 10.0
 """μ ← min(0.2μ, μ^1.5) where the error of the barrier problem is at most 10μ."""
 _TAU = 0.99
 """A step leaves at least 1 - τ of the distance to a bound."""
-_SLACK = 0.5
-"""Share of that which a curve may miss: the first length comes from a straight line."""
 _FAR = 1e10
 """Bound multipliers stay within this factor of μ over the distance."""
-START_PUSH = 1e-2
-"""The start is moved inside its bounds: by this much, or by this share of the interval."""
-WARM_PUSH = 1e-7
-"""The same for the end of an earlier run."""
 _PINNED = 1e30
 """Σ of inputs with equal bounds."""
 _RELATIVE = 1e-3
 """Share of the first gradient that scales the tolerance, as without bounds."""
 _ENOUGH = 1e-6
 """Error of the conditions that ends a run as `stalled` where rounding lets no step through."""
-_LEAST_GAP = 8.0
-"""Roundings of a bound that an input keeps away from it."""
-
-
-class Box(NamedTuple):
-    """Bounds of the inputs; ±inf for none."""
-
-    lower: Array
-    upper: Array
-
-    @property
-    def is_pinned(self) -> Array:
-        return self.lower >= self.upper
-
-    @property
-    def has_lower(self) -> Array:
-        return jnp.isfinite(self.lower) & ~self.is_pinned
-
-    @property
-    def has_upper(self) -> Array:
-        return jnp.isfinite(self.upper) & ~self.is_pinned
-
-    def gaps(self, u: Array) -> tuple[Array, Array]:
-        """Distances to the bounds; 1 where there is none."""
-        return jnp.where(self.has_lower, u - self.lower, 1.0), jnp.where(self.has_upper, self.upper - u, 1.0)
-
-    def inside(self, u: Array, push: float = START_PUSH, share: float = START_PUSH) -> Array:
-        """Move inputs inside."""
-        width = jnp.where(self.has_lower & self.has_upper, self.upper - self.lower, jnp.inf)
-        low = jnp.minimum(push * jnp.maximum(1.0, jnp.abs(self.lower)), share * width)
-        up = jnp.minimum(push * jnp.maximum(1.0, jnp.abs(self.upper)), share * width)
-        u = jnp.where(self.has_lower, jnp.maximum(u, self.lower + low), u)
-        u = jnp.where(self.has_upper, jnp.minimum(u, self.upper - up), u)
-        return jnp.where(self.is_pinned, self.lower, u)
-
-    def barrier(self, u: Array) -> Array:
-        """-Σ log of the distances; inf outside."""
-        low, up = self.gaps(u)
-        eps = _LEAST_GAP * jnp.finfo(u.dtype).eps
-        close = self.has_lower & (low <= eps * jnp.maximum(1.0, jnp.abs(self.lower)))
-        close = close | (self.has_upper & (up <= eps * jnp.maximum(1.0, jnp.abs(self.upper))))
-        logs = jnp.log(jnp.where(low > 0, low, 1.0)) + jnp.log(jnp.where(up > 0, up, 1.0))
-        return jnp.where(jnp.any(close), jnp.inf, -jnp.sum(logs))
-
-    def push(self, u: Array) -> Array:
-        """Gradient of the barrier."""
-        low, up = self.gaps(u)
-        return jnp.where(self.has_upper, 1 / up, 0.0) - jnp.where(self.has_lower, 1 / low, 0.0)
-
-    def stays(self, before: Array, after: Array, tau: Array) -> Array:
-        """Whether a step leaves enough of the distances."""
-        least = _SLACK * (1 - tau)
-        (low, up), (new_low, new_up) = self.gaps(before), self.gaps(after)
-        return jnp.all((new_low >= least * low) & (new_up >= least * up))
-
-    def longest(self, u: Array, step: Array, tau: Array) -> Array:
-        """The fraction of a straight step that keeps 1 - τ of the distances."""
-        low, up = self.gaps(u)
-        down = jnp.where(self.has_lower & (step < 0), tau * low / -jnp.where(step < 0, step, -1.0), jnp.inf)
-        over = jnp.where(self.has_upper & (step > 0), tau * up / jnp.where(step > 0, step, 1.0), jnp.inf)
-        return jnp.minimum(1.0, jnp.min(jnp.minimum(down, over), initial=jnp.inf))
-
-
-class BoxDual(NamedTuple):
-    """Multipliers of the bounds, both at least zero."""
-
-    lower: Array
-    upper: Array
 
 
 class BoxRecord(NamedTuple):
