@@ -68,19 +68,20 @@ def main():
     parser.add_argument("--out", default="no_go_zone.png")
     args = parser.parse_args()
 
-    share = jnp.linspace(0, 1, args.horizon + 1)[1:, None]
+    # A car at rest cannot be steered: the first plan moves, a little to the left, and brakes.
+    early = jnp.arange(args.horizon) < args.horizon / 2
+    plan = jnp.stack([jnp.where(early, 1.0, -1.0), jnp.full(args.horizon, 0.1)], -1)
     most = jnp.array([PEDAL, STEERING])
     res = gnewt.minimize(
         drive,
-        {"us": jnp.zeros((args.horizon, 2)), "seconds": jnp.array(6.0)},
+        {"us": plan, "seconds": jnp.array(6.0)},
         has_aux=True,
         bounds=({"us": -most, "seconds": 1.0}, {"us": most, "seconds": 30.0}),
         constraints={"zone": (1.0, None), "speed": (-FASTEST, FASTEST), "end": (0.0, 0.0)},
-        lifted={"states": (1 - share) * START + share * GOAL},
     )
     print(res)
     print(f"{float(res.x['seconds']):.4f} s; the zone is touched in {int(np.sum(res.active['zone']))} steps")
-    draw(args.out, np.asarray(res.outputs["states"]), np.asarray(res.x["us"]), float(res.x["seconds"]))
+    draw(args.out, np.asarray(drive(res.x)[1]["states"]), np.asarray(res.x["us"]), float(res.x["seconds"]))
 
 
 if __name__ == "__main__":

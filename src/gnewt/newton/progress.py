@@ -28,8 +28,8 @@ class Progress(Generic[X]):
     x: X
     fun: float
     grad_norm: float
-    record: Record
-    """Of the step just taken (or refused)."""
+    record: Any
+    """Of the step just taken (or refused): a `Record`, with constraints one that shows violation, μ and lengths."""
 
 
 def cells(step: int, record: Record) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import ConstraintError, user_line
-from gnewt._typing import PyTree
+from gnewt._typing import Argument, PyTree
 
 Limit: TypeAlias = Any
 """A number, an array or a pytree of them; None for no limit."""
@@ -35,7 +35,7 @@ class Constraint:
         return f"<{'equal' if self.is_equality else 'between'}({name}) at {self.where}>"
 
 
-def equal(fn: Callable[..., PyTree], target: Limit = 0.0) -> Constraint:
+def equal(fn: Argument[Callable[..., PyTree]], target: Limit = 0.0) -> Constraint:
     """Ask for fn(x, *args) = target.
 
     Args:
@@ -46,7 +46,7 @@ def equal(fn: Callable[..., PyTree], target: Limit = 0.0) -> Constraint:
     return Constraint(fn, target, target, True, user_line())
 
 
-def between(fn: Callable[..., PyTree], lower: Limit = None, upper: Limit = None) -> Constraint:
+def between(fn: Argument[Callable[..., PyTree]], lower: Limit = None, upper: Limit = None) -> Constraint:
     """Ask for lower ≤ fn(x, *args) ≤ upper. Entries with equal limits are equalities.
 
     Args:

@@ -102,11 +102,11 @@ class Model:
     def evaluate(self, x: Array, nodes: Array | None = None) -> Values:
         """Evaluate objective and constraints; of a lifted graph at given values of its nodes."""
         structure = self.augmented.structure
-        if self.lift is None or nodes is None:
+        lift = self.lift
+        if lift is None or nodes is None:
             f, slots = compiled(structure, _evaluate)(self.system.maps, self.point(x))
             gaps = np.zeros(self.num_lifted, structure.dtype)
         else:
-            lift = self.lift
             run = structure.memo(("lifted", lift.key), lambda: jax.jit(partial(lifted_values, lift)))
             f, slots, gaps = run(self.system.maps, self.point(x), nodes)
         f, slots = known(f), known(slots)

@@ -113,7 +113,7 @@ def _watch(
         if options.callback is None:
             return None
         x = joint.unravel(np.asarray(state.at.w[: len(joint.lower)]))
-        seen = Progress(int(state.counts.step), x, float(state.at.values.f), float(record.dual), record)  # type: ignore[arg-type]
+        seen = Progress(int(state.counts.step), x, float(state.at.values.f), float(record.dual), record)
         return options.callback(seen) is True
 
     return watch
