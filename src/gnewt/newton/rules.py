@@ -19,10 +19,11 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.core import Tracer
 
 from gnewt._errors import DerivativeError
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Data, evaluate
 from gnewt.kkt import Elimination, EliminationStatus, LocalModels, linearize
 from gnewt.newton.objective import Point
