@@ -8,8 +8,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optimistix
+from jax import Array
 
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.newton import minimize
 
 
@@ -32,11 +33,11 @@ class OptimistixNewton(optimistix.AbstractMinimiser):
     rtol: float = 1e-8
     """What optimistix's own adjoint solves to."""
     atol: float = 1e-8
-    norm: Callable[[PyTree], Array] = optimistix.max_norm
+    norm: Callable = optimistix.max_norm
 
     def init(
         self,
-        fn: Callable[..., PyTree],
+        fn: Callable[..., tuple[Array, PyTree]],
         y: PyTree,
         args: PyTree,
         options: dict[str, object],
@@ -51,7 +52,7 @@ class OptimistixNewton(optimistix.AbstractMinimiser):
 
     def step(
         self,
-        fn: Callable[..., PyTree],
+        fn: Callable[..., tuple[Array, PyTree]],
         y: PyTree,
         args: PyTree,
         options: dict[str, object],
@@ -71,7 +72,7 @@ class OptimistixNewton(optimistix.AbstractMinimiser):
 
     def terminate(
         self,
-        fn: Callable[..., PyTree],
+        fn: Callable[..., tuple[Array, PyTree]],
         y: PyTree,
         args: PyTree,
         options: dict[str, object],
@@ -88,7 +89,7 @@ class OptimistixNewton(optimistix.AbstractMinimiser):
 
     def postprocess(
         self,
-        fn: Callable[..., PyTree],
+        fn: Callable[..., tuple[Array, PyTree]],
         y: PyTree,
         aux: PyTree,
         args: PyTree,

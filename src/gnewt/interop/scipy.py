@@ -10,7 +10,7 @@ import numpy as np
 
 from gnewt._errors import OptionError, user_line
 from gnewt._typing import Array, PyTree
-from gnewt.newton import Progress, minimize
+from gnewt.newton import Factor, Progress, minimize
 
 
 def scipy_newton(
@@ -45,8 +45,8 @@ def scipy_newton(
         )
     options: dict[str, Any] = {k: v for k, v in others.items() if k not in ("jac", "hess", "hessp")}
     if bounds is not None:
-        named = [getattr(bounds, side, None) for side in ("lb", "ub")]
-        pairs = named if named[0] is not None else np.asarray(bounds, object).T
+        lower: Any = getattr(bounds, "lb", None)
+        pairs = np.asarray(bounds, object).T if lower is None else (lower, getattr(bounds, "ub", np.inf))
         low, up = (
             np.asarray([free if v is None else v for v in np.ravel(side)], float)
             for side, free in zip(pairs, (-np.inf, np.inf), strict=True)
@@ -64,7 +64,7 @@ def scipy_newton(
         **options,
     )
     optimize = importlib.import_module("scipy.optimize")
-    gradient = None if found.factor is None else np.asarray(found.factor.gradient)
+    gradient = np.asarray(found.factor.gradient) if isinstance(found.factor, Factor) else None
     return optimize.OptimizeResult(
         x=np.asarray(found.x),
         fun=float(found.fun),

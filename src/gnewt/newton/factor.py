@@ -136,7 +136,7 @@ class Factor:
 
     @property
     def value(self) -> Array:
-        return rules.value(self.system, self.place, self.held) if self.is_traced else self.models.value
+        return rules.value(self.system, self.place, self.models) if self.is_traced else self.models.value
 
     @cached_property
     def gradient(self) -> PyTree:
@@ -146,7 +146,7 @@ class Factor:
     @property
     def flat_gradient(self) -> Array | np.ndarray:
         if self.is_traced:
-            return rules.gradient(self.system, self.place, self.held)
+            return rules.gradient(self.system, self.place, self.models)
         return np.asarray(self._raw_gradient)
 
     @property

@@ -13,9 +13,9 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from gnewt._errors import CurvatureWarning, DerivativeError
-from gnewt._typing import Array
 from gnewt.graph import Data
 from gnewt.kkt import EliminationStatus
 from gnewt.newton.objective import Point

@@ -14,10 +14,11 @@ from typing import ClassVar, Generic
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.core import Tracer
 
 from gnewt._errors import CurvatureWarning, explain_error
-from gnewt._typing import Argument, Array, PyTree
+from gnewt._typing import Argument, PyTree
 from gnewt.newton.factor import Factor
 from gnewt.newton.minimize import minimize
 from gnewt.newton.numbers import Count, Real, RealLike, as_real, show
@@ -46,11 +47,11 @@ class Laplace(Generic[X]):
         """Whether the run converged, to a minimum with positive curvature."""
         return self.result.success & self.factor.is_positive_definite
 
-    def variances(self) -> X:
+    def variances(self) -> PyTree:
         """Marginal variances, in the form of the mode."""
         return self.factor.marginal_variances()
 
-    def std(self) -> X:
+    def std(self) -> PyTree:
         """Marginal standard deviations, in the form of the mode."""
         return jax.tree.map(jnp.sqrt, self.variances())
 
@@ -62,7 +63,7 @@ class Laplace(Generic[X]):
         """Variances of the auxiliary data: see `Factor.output_variances`."""
         return self.factor.output_variances()
 
-    def sample(self, key: Array, shape: tuple[int, ...] = ()) -> X:
+    def sample(self, key: Array, shape: tuple[int, ...] = ()) -> PyTree:
         """Draw from N(mode, H⁻¹): leaves have the axes `shape` in front."""
         return jax.tree.map(lambda m, d: m + d, self.mode, self.factor.sample(key, shape))
 

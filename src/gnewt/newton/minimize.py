@@ -43,7 +43,7 @@ from gnewt.newton.products import ProductSystem
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result, X
 from gnewt.newton.rollout import Rollout, choose_search
-from gnewt.newton.rules import Held, Place, still, value
+from gnewt.newton.rules import Place, still, value
 from gnewt.newton.statuses import Status
 from gnewt.newton.system import OrderLike, SlotOrder, System, system_of
 from gnewt.newton.trust_region import TrustRegion
@@ -162,7 +162,7 @@ def _traced(
     if not isinstance(system, System):
         return dataclasses.replace(result, x=system.structure.unravel(x))
     place = Place(x, point.data, jnp.zeros((), x.dtype))
-    fun = value(system, place, Held(state.models, ()))
+    fun = value(system, place, state.models)
     return dataclasses.replace(result, x=system.structure.unravel(x), fun=as_real(fun))
 
 

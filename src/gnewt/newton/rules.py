@@ -19,10 +19,11 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.core import Tracer
 
 from gnewt._errors import DerivativeError
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Data, evaluate
 from gnewt.kkt import Elimination, EliminationStatus, LocalModels, linearize
 from gnewt.newton.objective import Point
@@ -44,8 +45,7 @@ class Held(NamedTuple):
     """What an elimination left: constants to every rule."""
 
     models: LocalModels
-    numbers: Elimination | tuple[()]
-    """Empty where only values are asked for."""
+    numbers: Elimination
 
 
 def still(tree: T) -> T:
@@ -143,32 +143,36 @@ def _(system: System, primals: tuple[Place, Held], tangents: tuple[Place, Held])
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def value(system: System, place: Place, held: Held) -> Array:
+def value(system: System, place: Place, models: LocalModels) -> Array:
     """f, as the linearisation gave it."""
     del system, place
-    return held.models.value
+    return models.value
 
 
 @value.defjvp
-def _(system: System, primals: tuple[Place, Held], tangents: tuple[Place, Held]) -> tuple[Array, Array]:
-    place, held = primals
+def _(
+    system: System, primals: tuple[Place, LocalModels], tangents: tuple[Place, LocalModels]
+) -> tuple[Array, Array]:
+    place, models = primals
     maps, structure = system.maps, system.structure
     moved = _moved(lambda at: evaluate(structure, maps, at.data, at.x)[0], place, tangents[0])
-    return value(system, place, held), moved
+    return value(system, place, models), moved
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def gradient(system: System, place: Place, held: Held) -> Array:
+def gradient(system: System, place: Place, models: LocalModels) -> Array:
     """∂f/∂x, as the reverse sweep gave it."""
     del place
-    return held.models.duals[: system.structure.num_inputs]
+    return models.duals[: system.structure.num_inputs]
 
 
 @gradient.defjvp
-def _(system: System, primals: tuple[Place, Held], tangents: tuple[Place, Held]) -> tuple[Array, Array]:
-    place, held = primals
+def _(
+    system: System, primals: tuple[Place, LocalModels], tangents: tuple[Place, LocalModels]
+) -> tuple[Array, Array]:
+    place, models = primals
     moved = _moved(lambda at: gradient_at(system, at.x, at.data), place, tangents[0])
-    return gradient(system, place, held), moved
+    return gradient(system, place, models), moved
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from gnewt._errors import DerivativeError
-from gnewt._typing import Array
 from gnewt.graph import Plan
 from gnewt.kkt import EliminationStatus, Sensitive, prepare_sensitive
 from gnewt.newton.system import System, num_sources

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
 from gnewt._errors import CurvatureWarning, GraphError, StepError, explain_error, user_line
-from gnewt._typing import Array, PyTree
+from gnewt._typing import PyTree
 from gnewt.graph import Output, Structure, forward
 from gnewt.graph.outputs import Kind
 from gnewt.newton import rules
