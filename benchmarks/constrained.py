@@ -29,16 +29,31 @@ _COMPILE = 150.0
 """Seconds for tracing and compiling, beyond the limit."""
 
 
-def solve(solver: str, name: str, limit: float) -> dict[str, Any]:
-    """Run one solver on one problem and judge where it ends."""
+def solve(chosen: str, name: str, limit: float) -> dict[str, Any]:
+    """Run solvers, one after the other, on one problem, and judge where they end. They share compiled functions."""
     import jax
 
     jax.config.update("jax_enable_x64", True)
     import constrained_problems as problems
-    import constrained_solvers as solvers
 
     p = problems.load(name)
-    row: dict[str, Any] = {"solver": solver, "problem": name, "n": len(p.x0), "m": p.m}
+    if p is None:
+        return {"problem": name, "rows": []}
+    rows = []
+    for solver in chosen.split(","):
+        try:
+            rows.append(_row(solver, p, limit))
+        except Exception as error:  # whatever goes wrong belongs into the table
+            why = f"{type(error).__name__}: {str(error)[:150]}"
+            rows.append({"solver": solver, "problem": name, "solved": False, "why": why})
+    return {"problem": name, "rows": rows}
+
+
+def _row(solver: str, p: Any, limit: float) -> dict[str, Any]:
+    import constrained_problems as problems
+    import constrained_solvers as solvers
+
+    row: dict[str, Any] = {"solver": solver, "problem": p.name, "n": len(p.x0), "m": p.m}
     row |= {"equalities": p.num_equalities, "solved": False}
     if solver == "l-bfgs-b" and not p.bounded_only:
         return row | {"why": "not run: bounds only"}
@@ -62,7 +77,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--peers", default=",".join(SOLVERS), help="solvers, with commas between them")
     parser.add_argument("--skip-done", action="store_true")
-    parser.add_argument("--every", type=int, default=1, help="each so-manieth problem, by size")
+    parser.add_argument("--every", type=int, default=1, help="each so-manieth problem, by name")
     parser.add_argument("--limit", type=float, default=LIMIT)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--report", action="store_true")
@@ -89,9 +104,19 @@ def _run(
     elif not options.skip_done:
         rows = [r for r in rows if r["solver"] not in solvers or r["problem"] not in names]
     done = {(r["solver"], r["problem"]) for r in rows}
-    jobs = [(s, n, options.limit) for s in solvers for n in names if (s, n) not in done]
+    left = {n: [s for s in solvers if (s, n) not in done] for n in names}
+    jobs = [(",".join(missing), n, options.limit) for n, missing in left.items() if missing]
+    jobs.sort(key=lambda job: job[0])  # a process serves one set of solvers
 
-    def record(row: dict[str, Any]) -> None:
+    def record(found: dict[str, Any]) -> None:
+        ended = [found | {"solver": s} for s in found.get("solver", "").split(",")]
+        for row in found.get("rows", ended):
+            show(row)
+        if path is not None:
+            rows.sort(key=lambda r: (r["solver"], r["problem"]))
+            path.write_text(json.dumps(rows, indent=0))
+
+    def show(row: dict[str, Any]) -> None:
         rows.append(row)
         verdict = "solved" if row["solved"] else "FALSE" if row.get("false") else "FAILED"
         figures = " ".join(
@@ -99,12 +124,13 @@ def _run(
             for k in ("iterations", "violation", "kkt", "fun", "seconds")
             if row.get(k) is not None
         )
-        print(f"{row['solver']} {row['problem']}: {verdict} ({row['why']}) {figures}", file=sys.stderr)
-        if path is not None:
-            rows.sort(key=lambda r: (r["solver"], r["problem"]))
-            path.write_text(json.dumps(rows, indent=0))
+        print(
+            f"{row['solver']} {row['problem']}: {verdict} ({row['why']}) {figures}",
+            file=sys.stderr,
+            flush=True,
+        )
 
-    lanes.run_lanes(solve, jobs, options.workers, options.limit + _COMPILE, record)
+    lanes.run_lanes(solve, jobs, options.workers, len(solvers) * (options.limit + _COMPILE), record)
     return rows
 
 

@@ -5,8 +5,14 @@ minimise f(x),  c_E(x) = 0,  c_I(x) ≥ 0,  l ≤ x ≤ u,        L = f + yᵀc 
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
+import importlib
+import importlib.metadata
+import pathlib
+import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -73,26 +79,52 @@ class Program:
         return jax.jit(jax.hessian(lagrangian))
 
 
-@functools.cache
-def _catalogue() -> dict[str, Any]:
-    import sif2jax
+_SETS = ("bounded_minimisation", "constrained_minimisation", "quadratic")
 
-    return {
-        p.name: p
-        for p in (*sif2jax.bounded_minimisation_problems, *sif2jax.constrained_minimisation_problems)
-    }
+
+@functools.cache
+def _catalogue() -> dict[str, tuple[str, str]]:
+    """Module and class of every bounded or constrained problem, by the name of its class.
+
+    The package imports all of its modules (a minute), so that its lists are read as text instead.
+    """
+    root = pathlib.Path(importlib.metadata.distribution("sif2jax").locate_file("sif2jax/cutest"))  # type: ignore[arg-type]
+    found: dict[str, tuple[str, str]] = {}
+    for kind in _SETS:
+        package = f"_{kind}_problems" if kind == "quadratic" else f"_{kind}"
+        modules: dict[str, str] = {}
+        for item in ast.parse((root / package / "__init__.py").read_text()).body:
+            if isinstance(item, ast.ImportFrom) and item.module:
+                modules |= {(a.asname or a.name): f"{package}.{item.module}" for a in item.names}
+            elif isinstance(item, ast.Assign) and isinstance(item.value, ast.Tuple):
+                for call in item.value.elts:
+                    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+                    found[call.func.id] = modules[call.func.id], call.func.id
+    return found
 
 
 def names() -> list[str]:
-    """All problems that are small enough, by the number of variables and rows."""
-    sizes = {}
-    for name, problem in _catalogue().items():
-        n = problem.num_variables()
-        if n <= LARGEST:
-            rows = sum(_count(part) for part in _shapes(problem))
-            if rows <= MOST_ROWS:
-                sizes[name] = (n, rows, name)
-    return sorted(sizes, key=lambda name: sizes[name])
+    """All bounded and constrained problems; which are small enough is known when they are loaded."""
+    return sorted(_catalogue())
+
+
+@functools.cache
+def _stand_for_packages() -> None:
+    """Put empty packages in the place of those that import everything."""
+    root = pathlib.Path(importlib.metadata.distribution("sif2jax").locate_file("sif2jax"))  # type: ignore[arg-type]
+    below = [f"cutest._{kind}_problems" if kind == "quadratic" else f"cutest._{kind}" for kind in _SETS]
+    for name in ("", "cutest", *below):
+        package = types.ModuleType(f"sif2jax.{name}".rstrip("."))
+        package.__path__ = [str(root / name.replace(".", "/"))]
+        sys.modules[package.__name__] = package
+    bases = importlib.import_module("sif2jax._problem")
+    sys.modules["sif2jax"].__dict__.update({k: v for k, v in vars(bases).items() if k.startswith("Abstract")})
+
+
+def _problem(name: str) -> Any:
+    _stand_for_packages()
+    module, kind = _catalogue()[name]
+    return getattr(importlib.import_module(f"sif2jax.cutest.{module}"), kind)()
 
 
 def _shapes(problem: Any) -> tuple[Any, Any]:
@@ -109,11 +141,14 @@ def _count(part: Any) -> int:
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(part))
 
 
-def load(name: str) -> Program:
-    """The problem as functions of a vector."""
+def load(name: str) -> Program | None:
+    """The problem as functions of a vector; None where it is too large."""
+    import jax
     from jax.flatten_util import ravel_pytree
 
-    problem = _catalogue()[name]
+    problem = _problem(name)
+    if _count(jax.eval_shape(lambda: problem.y0)) > LARGEST or sum(map(_count, _shapes(problem))) > MOST_ROWS:
+        return None
     x0, unravel = ravel_pytree(problem.y0)
     shapes = _shapes(problem)
 

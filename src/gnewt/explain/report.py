@@ -1,21 +1,41 @@
-"""explain: the structure of an objective, its plan and its cost, as text and as attributes."""
+"""explain: the structure of an objective, its plan and its cost, as text, as a page and as attributes."""
 
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
+from gnewt._errors import OptionError
 from gnewt._typing import Argument, PyTree
+from gnewt.explain.advice import advise
+from gnewt.explain.amounts import ratio
+from gnewt.explain.blame import Blame, blame_lines
+from gnewt.explain.flops import Cost, count_flops, dense_cost, krylov_cost
+from gnewt.explain.measure import measure_steps
+from gnewt.explain.names import Names
+from gnewt.explain.shape import Shape, name_shape
+from gnewt.explain.sparse import HessianPattern, hessian_pattern, sparse_cost
+from gnewt.explain.text import show_report
 from gnewt.graph import Certificate, Graph, Plan, Structure
 from gnewt.newton.objective import Objective
 from gnewt.newton.options import check_kwargs
 from gnewt.newton.system import System, system_of
 from gnewt.trace.arguments import run_abstractly
 
-_MOST_ROWS = 12
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 _MOST_NAMES = 6
+_NARROW = 6
+"""Width up to which no line is looked for that makes the tree wide."""
+_MOST_SLOTS = 30_000
+"""Slots up to which one is: every line that is tried is planned again."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +53,7 @@ class FamilyRow:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
-    """What `gnewt.explain` returns: print it, or read its attributes."""
+    """What `gnewt.explain` returns: print it, look at it in a notebook, write a page, or read its attributes."""
 
     num_inputs: int
     """N."""
@@ -43,38 +63,106 @@ class Report:
     width: int
     num_fronts: int
     flops: float
+    """Additions, multiplications and divisions of one elimination along the tree, with one right-hand side."""
     bytes: float
     dense_flops: float
+    """Of the dense Hessian: N products with H, and N³/3."""
     dense_bytes: float
     order: str
     engine: str
     why_order: str
     why_engine: str
-    widest: str
-    """Where the widest front comes from."""
     considered: tuple[tuple[str, Certificate, float], ...]
     system: System
+    measured: Mapping[str, float]
+    """Milliseconds of one compiled step, by method; empty unless they were asked for."""
+    find_blame: Callable[[], list[Blame]]
+
+    @cached_property
+    def shape(self) -> Shape:
+        """What the structure looks like: `shape.name` is chain, tree, star, grid, network, dense or separable."""
+        return name_shape(self.system.structure, self.system.plan)
+
+    @property
+    def structure(self) -> str:
+        """The name of the structure."""
+        return self.shape.name
+
+    @cached_property
+    def names(self) -> Names:
+        """Names and lines of slots and fronts."""
+        return Names(self.system.structure, self.system.plan)
+
+    @cached_property
+    def hessian(self) -> HessianPattern | None:
+        """Where the accumulated Hessian may be nonzero; None where it is far too full."""
+        return hessian_pattern(self.system.structure)
+
+    @cached_property
+    def costs(self) -> dict[str, Cost]:
+        """What one step costs along the tree, and by the dense Hessian, the sparse Hessian and conjugate gradients."""
+        structure = self.system.structure
+        tree = Cost("tree", self.flops, self.bytes, "")
+        rivals = (
+            dense_cost(structure),
+            sparse_cost(structure, self.hessian),
+            krylov_cost(structure, self.flops),
+        )
+        costs = {cost.method: cost for cost in (tree, *rivals)}
+        return {name: dataclasses.replace(cost, ms=self.measured.get(name)) for name, cost in costs.items()}
+
+    @cached_property
+    def blamed(self) -> list[Blame]:
+        """Lines without which the tree would be much narrower."""
+        return self.find_blame()
+
+    @cached_property
+    def cheaper(self) -> list[str]:
+        """What would make a step cheaper."""
+        system = self.system
+        return advise(
+            system.structure, system.plan, self.costs, self.blamed, self.engine, jax.default_backend()
+        )
+
+    @cached_property
+    def widest(self) -> str:
+        """Where the widest front comes from: its variables, and the lines that bring them together."""
+        plan = self.system.plan
+        i = int(np.argmax(np.diff(plan.elim_ptr) + np.diff(plan.sep_ptr)))
+        lines = self.names.lines(i)[:3]
+        places = f", coupled at {'; '.join(lines)}" if lines else ""
+        return f"{len(plan.bag(i))} variables ({self.names.bag(i, _MOST_NAMES)}){places}"
 
     def __str__(self) -> str:
-        shown = self.families[:_MOST_ROWS]
-        lines = [
-            f"{self.num_inputs} inputs, {self.num_kept} kept intermediates, {len(self.families)} families",
-            *(f"  {_describe(row)}" for row in shown),
-        ]
-        if len(self.families) > _MOST_ROWS:
-            lines.append(f"  ... and {len(self.families) - _MOST_ROWS} more")
-        lines += [
-            f"width {self.width}, {self.num_fronts} fronts; the widest: {self.widest}",
-            f"a step:  {_amount(self.flops)} flops, {_amount(self.bytes)}B along the tree",
-            f"  dense: {_amount(self.dense_flops)} flops, {_amount(self.dense_bytes)}B "
-            f"({_ratio(self.dense_flops, self.flops)} the flops, {_ratio(self.dense_bytes, self.bytes)} the bytes)",
-            f"order {self.order}: {self.why_order}",
-            f"engine {self.engine}: {self.why_engine}",
-        ]
-        return "\n".join(lines)
+        return show_report(self)
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str:
+        """Show the page in a notebook."""
+        from gnewt.explain.page import embed_page
+
+        return embed_page(self)
+
+    def to_html(self, path: str | pathlib.Path | None = None) -> str:
+        """Write one interactive page that needs nothing else, and return it as text.
+
+        Args:
+            path: where to write it; None writes nothing.
+        """
+        from gnewt.explain.page import make_page
+
+        page = make_page(self)
+        if path is not None:
+            pathlib.Path(path).write_text(page, encoding="utf-8")
+        return page
+
+    def plot(self) -> Figure:
+        """Draw costs, fronts, and the KKT matrix in the order of elimination. Needs matplotlib."""
+        from gnewt.explain.picture import draw_report
+
+        return draw_report(self)
 
 
 def explain(
@@ -85,8 +173,11 @@ def explain(
     has_aux: bool = False,
     order: str | Sequence[object] = "auto",
     engine: str = "auto",
+    measure: bool = False,
 ) -> Report:
-    """Say what gnewt finds in an objective at these arguments, and what a Newton step will cost. Runs nothing.
+    """Say what gnewt finds in an objective at these arguments, and what a Newton step will cost.
+
+    Runs nothing of the objective unless `measure` asks for it.
 
     Args:
         target: the objective, as in `gnewt.newton_step`.
@@ -96,15 +187,32 @@ def explain(
         has_aux: the function returns `(value, aux)`.
         order: elimination order, as in `gnewt.newton_step`.
         engine: as in `gnewt.newton_step`.
+        measure: compile and time one step along the tree, by the dense Hessian, and one product with H.
     """
+    if not isinstance(measure, bool):
+        raise OptionError(f"measure is {measure!r}", "explain", "give True or False")
     objective = Objective(target, argnums, has_aux)
+    given = check_kwargs(kwargs)
+    measured: dict[str, float] = {}
 
     def look(args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]) -> System:
-        return system_of(objective.at(args, kwargs), objective.slots(order), engine=engine)
+        point = objective.at(args, kwargs)
+        system = system_of(point, objective.slots(order), engine=engine)
+        if measure:
+            measured.update(measure_steps(system, point))
+        return system
 
-    system = run_abstractly(look, args, check_kwargs(kwargs))
+    system = run_abstractly(look, args, given)
+
+    def find_blame() -> list[Blame]:
+        return _find_blame(target, system, args, given, (argnums, has_aux))
+
+    return _report(system, measured, find_blame)
+
+
+def _report(system: System, measured: Mapping[str, float], find_blame: Callable[[], list[Blame]]) -> Report:
     structure, plan = system.structure, system.plan
-    cost = plan.certificate
+    cost, dense = plan.certificate, dense_cost(structure)
     return Report(
         num_inputs=structure.num_inputs,
         num_kept=structure.num_pairs,
@@ -113,25 +221,44 @@ def explain(
         ),
         width=cost.width,
         num_fronts=plan.num_fronts,
-        flops=cost.flops,
+        flops=count_flops(plan),
         bytes=cost.bytes,
-        dense_flops=cost.dense_flops,
-        dense_bytes=cost.dense_bytes,
+        dense_flops=dense.flops,
+        dense_bytes=dense.bytes,
         order=plan.order_name,
         engine=system.engine.name,
         why_order=_why_order(plan),
         why_engine=system.why_engine,
-        widest=_widest(structure, plan),
         considered=plan.considered,
         system=system,
+        measured=measured,
+        find_blame=find_blame,
     )
 
 
-def _describe(row: FamilyRow) -> str:
-    kind = "loss" if row.outputs == 0 else f"node, {row.outputs} out"
-    times = "once" if row.instances == 1 else f"{row.instances} times"
-    tail = f" [{row.note}]" if row.note else ""
-    return f"{row.name} ({kind}, {row.arguments} in), {times}, {row.where}{tail}"
+def _find_blame(
+    target: Any,
+    system: System,
+    args: tuple[PyTree, ...],
+    kwargs: Mapping[str, PyTree],
+    options: tuple[Any, bool],
+) -> list[Blame]:
+    structure, width = system.structure, system.plan.certificate.width
+    if isinstance(target, Graph | Structure) or width <= _NARROW or structure.num_slots > _MOST_SLOTS:
+        return []
+
+    def measure(function: Callable[..., Any]) -> tuple[int, float, int]:
+        def look(args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]) -> tuple[int, float, int]:
+            found = system_of(Objective(function, *options).at(args, kwargs), engine="reference")
+            plan, families = found.plan, found.structure.families
+            read = np.zeros(found.structure.num_slots, bool)
+            for family in families:
+                read[family.args] = True
+            return plan.certificate.width, count_flops(plan), int(read[: plan.num_inputs].sum())
+
+        return run_abstractly(look, args, kwargs)
+
+    return blame_lines(target, args, kwargs, measure, width)
 
 
 def _why_order(plan: Plan) -> str:
@@ -144,35 +271,4 @@ def _why_order(plan: Plan) -> str:
     cost, name, certificate = others[0]
     if cost <= own:
         return f"{kind}; as cheap as {name} (width {certificate.width})"
-    return f"{kind}; {_ratio(cost, own)} cheaper than {name} (width {certificate.width})"
-
-
-def _widest(structure: Structure, plan: Plan) -> str:
-    """Name the variables of the largest front and the lines that bring them together."""
-    sizes = np.diff(plan.elim_ptr) + np.diff(plan.sep_ptr)
-    i = int(np.argmax(sizes))
-    bag = plan.bag(i)
-    names = [structure.slot_name(int(s)) for s in bag[:_MOST_NAMES]]
-    more = f" and {len(bag) - _MOST_NAMES} more" if len(bag) > _MOST_NAMES else ""
-    inside = np.zeros(structure.num_slots, bool)
-    inside[bag] = True
-    lines: list[str] = []
-    for family in structure.families:
-        if family.where and family.where not in lines and family.k and np.any(inside[family.args].all(1)):
-            lines.append(family.where)
-    places = f", coupled at {'; '.join(lines[:3])}" if lines else ""
-    return f"{len(bag)} variables ({', '.join(names)}{more}){places}"
-
-
-def _amount(x: float) -> str:
-    """A number with a decimal prefix: 1.2 M."""
-    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if x >= size:
-            return f"{x / size:.3g} {prefix}"
-    return f"{x:.3g} "
-
-
-def _ratio(a: float, b: float) -> str:
-    if b <= 0:
-        return "-"
-    return f"{a / b:,.0f}×" if a >= 100 * b else f"{a / b:.3g}×"
+    return f"{kind}; {ratio(cost, own)} cheaper than {name} (width {certificate.width})"

@@ -92,6 +92,10 @@ def test_single_precision() -> None:
     double = solve(jnp.zeros(T), FROM)
     assert res.success and res.x.dtype == np.float32
     assert np.allclose(res.x, double.x, atol=2e-3)
+    # No number on the way is wider.
+    for tree in (res.history, res.memory, res.multipliers, res.bound_multipliers):
+        floats = [np.result_type(np.asarray(v)) for v in jax.tree_util.tree_leaves(tree)]
+        assert np.float64 not in floats
 
 
 def test_rows_that_do_not_depend_on_x_inside_jit() -> None:

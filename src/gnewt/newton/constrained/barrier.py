@@ -143,10 +143,24 @@ class Barrier:
         xp, b = _space(w), self.box
         return xp.where(b.has_lower, w - b.lower, 1.0), xp.where(b.has_upper, b.upper - w, 1.0)
 
+    @property
+    def num_limits(self) -> Array:
+        """How many limits w has, as a number of its type: an integer would widen single precision."""
+        xp, b = _space(self.box.lower), self.box
+        return (xp.sum(b.has_lower) + xp.sum(b.has_upper)).astype(b.lower.dtype)
+
+    def mean_product(self, w: Array, dual: Dual) -> Array:
+        """The mean of the products of limits and their multipliers."""
+        xp = _space(w)
+        low, up = self.gaps(w)
+        return (xp.sum(low * dual.lower) + xp.sum(up * dual.upper)) / xp.maximum(self.num_limits, 1)
+
     def damping(self) -> Array:
         """Gradient of the linear term for variables with one limit."""
         b = self.box
-        return DAMPING * (1.0 * (b.has_lower & ~b.has_upper) - 1.0 * (b.has_upper & ~b.has_lower))
+        dtype = b.lower.dtype
+        low, up = (b.has_lower & ~b.has_upper).astype(dtype), (b.has_upper & ~b.has_lower).astype(dtype)
+        return DAMPING * (low - up)
 
     def centering(self, w: Array) -> Array:
         """Gradient of the barrier term, per unit of μ."""
@@ -195,7 +209,7 @@ class Barrier:
         )
         comp = xp.maximum(_largest(xp, product[0]), _largest(xp, product[1]))
         size_z = xp.sum(xp.abs(dual.lower)) + xp.sum(xp.abs(dual.upper))
-        count_z = xp.sum(b.has_lower) + xp.sum(b.has_upper)
+        count_z = self.num_limits
         size_y = xp.sum(xp.abs(dual.y))
         s_d = xp.maximum(_LARGE, (size_y + size_z) / xp.maximum(len(dual.y) + count_z, 1)) / _LARGE
         s_c = xp.maximum(_LARGE, size_z / xp.maximum(count_z, 1)) / _LARGE

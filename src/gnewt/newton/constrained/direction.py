@@ -59,7 +59,8 @@ def weights_of(b: Barrier, st: State, delta_c: Array) -> Weights:
     rows = xp.where(restores, 1 / rho, xp.where(st.mode == Mode.MULTIPLIERS, _LS_ROWS, delta_c)) * ones
     close = xp.minimum(1.0, 1 / xp.maximum(xp.abs(st.anchor.w), 1e-300))
     proximal = xp.where(restores, xp.sqrt(st.schedule.mu) * close**2, 0.0)
-    return Weights(xp.where(restores, NEARLY_NOTHING, 1.0), rows, proximal)
+    one = xp.ones((), st.at.w.dtype)
+    return Weights(xp.where(restores, NEARLY_NOTHING * one, one), rows, proximal)
 
 
 def columns(b: Barrier, st: State, weights: Weights, residual: Array) -> tuple[Array, Array]:
@@ -108,8 +109,8 @@ def find_direction(b: Barrier, st: State) -> Tried:
         right = (is_right(b.model, found) & finite) | (st.mode == Mode.MULTIPLIERS)
         drowned = (found.status == SINGULAR) & (t.rows == 0)
         first = xp.where(st.delta > 0, xp.maximum(st.delta / _FALL, _LEAST), _FIRST)
-        factor = xp.where(st.delta > 0, _GROWTH, _FIRST_GROWTH)
-        grown = xp.where(t.delta == 0, first, factor * t.delta)
+        larger = xp.where(st.delta > 0, _GROWTH * t.delta, _FIRST_GROWTH * t.delta)
+        grown = xp.where(t.delta == 0, first, larger)
         delta = xp.where(right, t.delta, xp.where(drowned, t.delta, grown))
         rows = xp.where(right, t.rows, xp.where(drowned, _DEGENERATE * mu**0.25, t.rows))
         return Tried(step, delta, rows, right, t.tries + 1, drowned)
@@ -136,8 +137,7 @@ def choose_mu(b: Barrier, st: State, step: Step, tau: Array, least: Array, most:
     xp = _space(st.at.w)
     box = b.box
     low, up = b.gaps(st.at.w)
-    count = xp.maximum(xp.sum(box.has_lower) + xp.sum(box.has_upper), 1)
-    mean = (xp.sum(low * st.dual.lower) + xp.sum(up * st.dual.upper)) / count
+    count, mean = xp.maximum(b.num_limits, 1), b.mean_product(st.at.w, st.dual)
     dual_error = xp.sum(b.stationarity(st.gradient, st.dual) ** 2) / max(len(st.at.w), 1)
     primal_error = xp.sum(b.residual(st.at) ** 2) / max(len(st.at.c), 1)
 

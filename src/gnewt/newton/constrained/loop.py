@@ -116,13 +116,10 @@ def _lower_mu(b: Barrier, settings: Settings, st: State) -> State:
     # Free: as long as the error keeps falling.
     total = overall(b, st, s.mu * 0)
     fine = total <= _PROGRESS * xp.max(s.best)
-    low, up = b.gaps(st.at.w)
-    count = xp.maximum(xp.sum(b.box.has_lower) + xp.sum(b.box.has_upper), 1)
-    mean = (xp.sum(low * st.dual.lower) + xp.sum(up * st.dual.upper)) / count
     best = xp.concatenate([s.best[1:], total[None] if xp is jnp else np.asarray([total])])
     falls = normal & s.is_free & ~fine
     back = normal & ~s.is_free & solved & settings.adaptive & fine
-    fixed_mu = xp.clip(_MU_FIXED * mean, least, _MU_MOST)
+    fixed_mu = xp.clip(_MU_FIXED * b.mean_product(st.at.w, st.dual), least, _MU_MOST)
 
     def goes_on(mu: Array) -> Array:  # one solved problem may solve the next
         return normal & ~s.is_free & (overall(b, st, mu) <= SOLVED * mu) & (mu > least)

@@ -124,7 +124,7 @@ def first_scale(model: Model, x: Array, values: Values) -> Scale:
 
 def prepare(joint: Joint, model: Model, x: Array, warm: Any = None) -> tuple[Barrier, Array, Dual]:
     """Scaling, limits, and a start inside of them."""
-    xp = jnp if joint.point.is_traced or isinstance(x, Tracer) else np
+    xp = jnp if joint.is_traced or isinstance(x, Tracer) else np
     n = model.size
     rows = joint.rows
     relax = max(_RELAX, 10 * joint.point.structure.eps)

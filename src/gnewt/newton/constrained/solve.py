@@ -45,7 +45,7 @@ class ConstrainedOptions:
     back_substitution: str
     verbose: bool
     callback: Callable[[Progress], object] | None
-    time_limit: float
+    time_limit: float | int
     check: bool
 
 
@@ -85,7 +85,7 @@ def minimize_constrained(
     else:
         with Reporter(options.verbose, _HEAD, _WIDTHS, _cells) as reporter:
             watch = _watch(joint, options, reporter)
-            solved = solve_on_host(joint, model, settings, warm, watch, options.time_limit)
+            solved = solve_on_host(joint, model, settings, warm, watch, float(options.time_limit))
     return make_result(joint, solved, tol)
 
 

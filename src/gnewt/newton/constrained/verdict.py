@@ -76,7 +76,8 @@ def judge_round(
 ) -> State:
     """Take derivatives at the new point, and see where the run stands."""
     xp = _space(old.at.w)
-    weight = xp.where(new.mode == Mode.RESTORE, NEARLY_NOTHING, 1.0) * xp.ones((), old.at.w.dtype)
+    one = xp.ones((), old.at.w.dtype)
+    weight = xp.where(new.mode == Mode.RESTORE, NEARLY_NOTHING * one, one)
     models, gradient = b.linearize(new.at, new.dual.y, weight)
     mu = old.schedule.mu
     st = old._replace(at=new.at, dual=new.dual, models=models, gradient=gradient, mode=new.mode)
