@@ -87,6 +87,24 @@ def test_a_tree_over_variables_of_its_own_stays_narrow():
     assert plan.width <= 2
 
 
+@pytest.mark.parametrize("n", [64, 256])
+def test_an_associative_scan_stays_narrow(n):
+    """Nodes of its tree read many inputs, all of which are coupled; yet they are no instances, since the tree is narrow."""
+    matrix = jnp.array([[0.9, 0.1], [-0.1, 0.8]])
+
+    def f(u):
+        def combine(p, q):
+            return q[0] @ p[0], (q[0] @ p[1][..., None])[..., 0] + q[1]
+
+        scales = 1 + 0.1 * u[:, :1, None]
+        _, states = jax.lax.associative_scan(combine, (matrix * scales, u))
+        return jnp.sum(states**2) + jnp.sum(u**2)
+
+    _, plan = certificate(f, jnp.full((n, 2), 0.1))
+    assert plan.width <= 45
+    assert plan.flops <= 8_000 * n
+
+
 def test_parallel_edges_are_one_family():
     i, j = np.array([0, 0, 1, 2, 2, 2]), np.array([1, 1, 2, 3, 3, 3])
 

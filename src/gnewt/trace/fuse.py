@@ -80,16 +80,28 @@ class Fuser:
         elif block.kind == CALL:
             self._call(block)
 
-    def count_kept(self, ids: np.ndarray) -> int:
-        """Count how many of the given values would be kept, if nothing else were decided."""
+    def try_out(
+        self, ids: np.ndarray, leaves: np.ndarray, results: np.ndarray
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Decide about `ids` alone, which are computed from `leaves`.
+
+        Returns those that would be kept, and what each of them and of `results` reads.
+        """
         trial = copy.copy(self)
         trial.kept, trial.leaf, trial.termwise = self.kept.copy(), self.leaf.copy(), self.termwise.copy()
+        trial.leaf[leaves] = True
         trial.work, trial.sets = self.work.copy(), {}
         trial.todo = np.zeros_like(self.live)
         trial.todo[ids] = True
         for b in np.unique(np.searchsorted(self.starts, ids, side="right") - 1):
             trial._decide(int(b))
-        return int((trial.kept & ~self.kept).sum())
+        kept = np.flatnonzero(trial.kept & ~self.kept)
+        reads = []
+        for i in [*kept.tolist(), *results.tolist()]:
+            b = int(np.searchsorted(self.starts, i, side="right")) - 1
+            found = trial.sets[b][i - self.pool.blocks[b].start]
+            reads.append(found[found != _PAD])
+        return kept, reads
 
     # Affine chains collapse to rows, before fusing
 

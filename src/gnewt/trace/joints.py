@@ -7,6 +7,7 @@ decide and for `groups` to write.
 from __future__ import annotations
 
 import dataclasses
+import heapq
 
 import numpy as np
 
@@ -211,12 +212,21 @@ class Joiner:
         return (self.when[joint.extract.args] < first[:, None]).all(1)
 
     def _is_sparse(self, joint: Joint) -> bool:
-        """Whether there are many arguments, and few of them coupled, or fewer values that would be kept otherwise."""
+        """Whether there are many arguments, and few of them coupled, or slots inside would make less of it.
+
+        Less is: fewer slots than arguments, or fewer operations to eliminate slots and arguments one after the other than
+        the arguments alone, which are all coupled then.
+        """
         k = joint.extract.args.shape[1]
         if k <= FEW_ARGS:
             return False
         inner = np.array([column[0] for column in joint.extract.inner], np.int64)
-        if self.fuser.count_kept(inner) < k:
+        args, results = (
+            joint.extract.args[0],
+            distinct(inner[[i for tag, i in joint.extract.outs if tag == "n"]]),
+        )
+        kept, reads = self.fuser.try_out(inner, args, results)
+        if len(kept) < k or _eliminate(kept, reads, k**3 // 3) < k**3 // 3:
             return True
         jac, coupled = patterns(joint.extract.nodes, joint.extract.outs, k)
         if joint.kind == "node":
@@ -290,3 +300,31 @@ class Joiner:
                 ids = ids[ids >= 0]
                 need[ids[~fuser.leaf[ids]]] = True
         return need
+
+
+def _eliminate(slots: np.ndarray, reads: list[np.ndarray], most: int) -> int:
+    """Estimate the operations that eliminate slots and what they read, by least degree; at most `most`.
+
+    `reads` names what each slot reads, and then what results read.
+    """
+    sets = [{int(slot), *read.tolist()} for slot, read in zip(slots, reads, strict=False)]
+    sets += [set(read.tolist()) for read in reads[len(slots) :]]
+    near: dict[int, set[int]] = {}
+    for members in sets:
+        for i in members:
+            near.setdefault(i, set()).update(members)
+    pairs = set(slots.tolist())
+    done = 0
+    queue = [(len(others), i) for i, others in near.items()]
+    heapq.heapify(queue)
+    while queue and done < most:
+        size, i = heapq.heappop(queue)
+        if i not in near or size != len(near[i]):
+            continue
+        others = near.pop(i) - {i}
+        done += size**2 * (2 if i in pairs else 1)
+        for j in others:
+            near[j] |= others
+            near[j].discard(i)
+            heapq.heappush(queue, (len(near[j]), j))
+    return min(done, most)
