@@ -74,16 +74,17 @@ def lifted_start(problem: Problem, lifted: PyTree, method: str) -> bool | dict[s
 
 def bounds_of(problem: Problem, decision: PyTree) -> tuple[PyTree, PyTree]:
     """(lower, upper) in the form of the decision."""
-    limits = problem.given["limits"].get("control_limits", (None, None))
+    limits: Any = problem.given["limits"].get("control_limits", (None, None))
     us = problem.stages.split(decision, problem.given)[0]
     one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), us)
+    decided: Any = decision
     sides = []
     for side, limit in zip(("lower", "upper"), limits, strict=True):
         rows = spread(limit, one, problem.horizon, f"the {side} limit of control_limits", "us")
         if problem.stages.optimize:
             inf = -np.inf if side == "lower" else np.inf
             free = {
-                name: jax.tree.map(lambda a, v=inf: np.full(np.shape(a), v), decision[name])
+                name: jax.tree.map(lambda a, v=inf: np.full(np.shape(a), v), decided[name])
                 for name in problem.stages.optimize
             }
             rows = {"us": rows, **free}
@@ -280,10 +281,11 @@ def _pulls(problem: Problem, result: Result, pick: np.ndarray) -> tuple[Array, A
     if not names:
         return y, w, x
     _, found = jax.jit(stages.with_rows)(result.x, problem.given)
+    multipliers: Any = result.multipliers
     parts: list[tuple[Array, ...]] = []
     for name in names:
         given = limited.constraints(problem.given["limits"])[name]
-        for c, m, low, up in _leaves_of(found[name], result.multipliers[name], given):
+        for c, m, low, up in _leaves_of(found[name], multipliers[name], given):
             equal = jnp.ones(c.shape, bool) if given.is_equality else low >= up
             parts.append((m, _weight(m, c, low, up, equal), c))
     rows = [jnp.concatenate([jnp.ravel(p[i]) for p in parts])[pick] for i in range(3)]

@@ -42,8 +42,8 @@ class Limited:
 
     @cached_property
     def _calls(self) -> dict[str, Callable[..., PyTree]]:
-        calls = {name: bind(c.fn, name, 2, STAGE_NAMES) for name, c in self.stage.items()}
-        return calls | {name: bind(c.fn, name, 1, FINAL_NAMES) for name, c in self.final.items()}
+        calls = {name: bind(_function(c), name, 2, STAGE_NAMES) for name, c in self.stage.items()}
+        return calls | {name: bind(_function(c), name, 1, FINAL_NAMES) for name, c in self.final.items()}
 
     def check(self) -> None:
         """Raise GraphError where a function asks for an argument that there is not."""
@@ -66,7 +66,8 @@ class Limited:
         """Constraints of `minimize` on the auxiliary data, with these numbers."""
         out = {}
         for name in self.rows:
-            lower, upper = (0.0, 0.0) if name == "periodic" else limits[name]
+            pair: Any = (0.0, 0.0) if name == "periodic" else limits[name]
+            lower, upper = pair
             given = self.stage.get(name) or self.final.get(name)
             is_equality = name == "periodic" or (given is not None and given.is_equality)
             out[name] = Constraint(
@@ -81,6 +82,12 @@ class Limited:
             mine = self.stage if kind == "stage_constraints" else self.final
             out[kind] = jax.tree_util.tree_unflatten(tree, [found[name] for name in mine])
         return out
+
+
+def _function(constraint: Constraint) -> Callable[..., PyTree]:
+    """Those of a problem are functions, never names of entries: `_constraints` refuses the rest."""
+    assert callable(constraint.fn)
+    return constraint.fn
 
 
 def _floating(value: PyTree, name: str, constraint: Constraint) -> PyTree:
@@ -103,9 +110,10 @@ def read_limits(
     for name, given in (("control_limits", controls), ("state_limits", states)):
         if given is not None:
             names.append(name)
-            numbers[name] = _read_pair(given, name)
-    if states is not None:
-        _check_form(numbers["state_limits"], x0, horizon, "state_limits", "x0")
+            pair = _read_pair(given, name)
+            if name == "state_limits":
+                _check_form(pair, x0, horizon, name, "x0")
+            numbers[name] = pair
     found: dict[str, dict[str, Constraint]] = {"stage_constraints": {}, "final_constraint": {}}
     forms = {}
     for kind, given in (("stage_constraints", stage), ("final_constraint", final)):

@@ -188,7 +188,8 @@ def _boxed_step(here: Problem, start: PyTree, memory: PyTree, rollout: Rollout, 
     controls, states = control_slots(here, structure), state_slots(here, structure)
     places = find_places(boxed.sweep.walk.input_steps, controls, states)
     gains = jnp.where(safe, places.read("gains", [swept.gain for swept, _ in found]), 0.0)
-    left = BoxMemory(*(shifted(structure.unravel(z)) for z in last.dual), jnp.maximum(last.mu, _MU_LEAST))
+    lower, upper = (shifted(structure.unravel(z)) for z in last.dual)
+    left = BoxMemory(lower, upper, jnp.maximum(last.mu, _MU_LEAST))
     size = boxed.errors(last, 0.0)[0]
     return planned(here, plan, gains, (last.models.value, size, 0 * size), left)
 

@@ -115,13 +115,14 @@ class Stages:
         ) -> tuple[Carry, tuple[Array | float | int, Carry, PyTree]]:
             u, at = xs
             extras = self._extras(carry, at, given)
-            rows = limited.stage_rows(carry["x"], u, extras) if with_rows else {}
+            rows: dict[str, PyTree] = limited.stage_rows(carry["x"], u, extras) if with_rows else {}
             after = self.advance(carry, u, at, given)
             if with_rows:
                 rows["path"] = after["x"]
             return after, (self.cost(carry, u, at, given), carry, rows)
 
-        last, (costs, states, rows) = jax.lax.scan(stage, given["start"], (us, self.stages(given)))
+        last, (costs, states, found) = jax.lax.scan(stage, given["start"], (us, self.stages(given)))
+        rows = cast(dict[str, PyTree], found)
         if with_rows:
             rows |= {"state_limits": rows["path"]} if "state_limits" in limited.names else {}
             extras = self._extras(last, (self.horizon, None), given)

@@ -211,7 +211,8 @@ class Solution:
     @cached_property
     def _carries(self) -> Carry:
         """States with their memory; of a lifted run those that it found: a rollout of an unstable system drifts off."""
-        path = None if self.result.outputs is None else self.result.outputs.get("path")
+        outputs = cast(dict[str, PyTree] | None, self.result.outputs)
+        path = None if outputs is None else outputs.get("path")
         start = self.problem.stages.split(self.result.x, self.problem.given)[1]["start"]
         if path is not None and set(start) == {"x"}:
             joined = jax.tree.map(lambda a, b: jnp.concatenate([jnp.asarray(a)[None], b]), start["x"], path)
@@ -275,7 +276,7 @@ class Solution:
         result, limited = self.result, self.problem.stages.limited
         if not limited.names:
             return {}
-        found = dict(result.multipliers or {})
+        found = dict(cast(dict[str, PyTree] | None, result.multipliers) or {})
         found["control_limits"] = self._of_controls(result.bound_multipliers)
         return limited.nested({name: found[name] for name in limited.names})
 
@@ -285,7 +286,7 @@ class Solution:
         result, limited = self.result, self.problem.stages.limited
         if not limited.names:
             return {}
-        found = dict(result.active or {})
+        found = dict(cast(dict[str, PyTree] | None, result.active) or {})
         found["control_limits"] = self._of_controls(active_bounds(self.problem, result))
         return limited.nested({name: found[name] for name in limited.names})
 

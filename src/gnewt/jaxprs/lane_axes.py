@@ -200,7 +200,8 @@ def follow_numbers(instr: Instr, axes: Axes, columns: Collection[int]) -> Step:
     if len(picked) != 1 or picked[0] not in dropped or index is None or index >= len(batch):
         raise NotLanes(instr.prim)
     own = batch[index]
-    wanted: list[Axis] = [picked[0], index, own][: len(axes)]
+    all_three: list[Axis] = [picked[0], index, own]
+    wanted = all_three[: len(axes)]
     if any(a not in (None, w) for a, w in zip(axes, wanted, strict=True)):
         raise NotLanes(instr.prim)
     return wanted, [own if instr.prim == "gather" else picked[0]]

@@ -122,8 +122,8 @@ class Boxed:
         low, up = box.gaps(u)
         limit = tol * jnp.maximum(1.0, _RELATIVE * size)
         if mu is None:
-            mu = self._unit(models) if dual is None else _MU_WARM * jnp.maximum(1.0, size / _MODERATE)
-            mu = jnp.maximum(mu, limit / (_SOLVED + 1))
+            first = self._unit(models) if dual is None else _MU_WARM * jnp.maximum(1.0, size / _MODERATE)
+            mu = jnp.maximum(first, limit / (_SOLVED + 1))
         if dual is None:
             dual = BoxDual(jnp.where(box.has_lower, mu / low, 0.0), jnp.where(box.has_upper, mu / up, 0.0))
         dual = self._near(dual, u, mu)
@@ -138,9 +138,10 @@ class Boxed:
     def _unit(self, models: LocalModels) -> Array:
         """A complementarity that the gradient could ask for: the mean of |∇f| times the distance to the closer bound."""
         low, up = self.box.gaps(models.slots[: self.task.size])
-        has = self.box.has_lower | self.box.has_upper
+        has = jnp.asarray(self.box.has_lower) | jnp.asarray(self.box.has_upper)
         close = jnp.minimum(
-            jnp.where(self.box.has_lower, low, jnp.inf), jnp.where(self.box.has_upper, up, jnp.inf)
+            jnp.where(jnp.asarray(self.box.has_lower), low, jnp.inf),
+            jnp.where(jnp.asarray(self.box.has_upper), up, jnp.inf),
         )
         products = jnp.where(has, jnp.abs(self.gradient(models)) * close, 0.0)
         return jnp.sum(products) / jnp.maximum(jnp.sum(has), 1)

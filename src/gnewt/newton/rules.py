@@ -76,7 +76,7 @@ def solve_again(system: System, place: Place, held: Held, b: Array) -> Array:
     """(H + μI)⁻¹ b[N, k]: linear in b, with rules of any order in both directions; NaN where H is singular."""
 
     def by_factor(_: Callable, b: Array) -> Array:
-        done = system.solve(held.models, held.numbers, b)
+        done = jnp.asarray(system.solve(held.models, held.numbers, b))
         return done * jnp.where(held.numbers.status == EliminationStatus.OK, 1.0, jnp.nan).astype(done.dtype)
 
     product = partial(_shifted_products, system, place)

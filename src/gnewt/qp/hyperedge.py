@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterable
+from typing import TypeGuard
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -62,22 +64,25 @@ class Hyperedge:
         labels = _read_labels(vertices, where)
         if G is None and h is not None:
             raise QPError("h is given without G", where, "give G too, or omit h")
-        Q, b = _read_array("Q", Q, 2, where), _read_array("b", b, 1, where)
-        G, h = _read_array("G", G, 2, where), _read_array("h", h, 1, where)
-        Q = None if Q is None else _symmetric(Q, where)
-        if G is not None:
-            h = np.zeros(G.shape[0]) if h is None else h
-            if h.shape[0] != G.shape[0]:
+        given = (("Q", Q, 2), ("b", b, 1), ("G", G, 2), ("h", h, 1), ("C", C, 2))
+        read = {f: _read_array(f, value, ndim, where) for f, value, ndim in given}
+        hessian, equalities, targets, rows = (read[f] for f in ("Q", "G", "h", "C"))
+        if hessian is not None:
+            read["Q"] = _symmetric(hessian, where)
+        if equalities is not None:
+            count = equalities.shape[0]
+            read["h"] = targets = np.zeros(count) if targets is None else targets
+            if targets.shape[0] != count:
                 raise QPError(
-                    f"G has {G.shape[0]} rows but h has {h.shape[0]} entries", where, "give one entry per row"
+                    f"G has {count} rows but h has {targets.shape[0]} entries",
+                    where,
+                    "give one entry per row",
                 )
-        C = _read_array("C", C, 2, where)
-        lower, upper = read_limits(lower, upper, None if C is None else C.shape[0], where)
-        for field, value in zip(
-            dataclasses.fields(self), (labels, Q, b, G, h, C, lower, upper, name), strict=True
-        ):
-            object.__setattr__(self, field.name, value)
-        widths = {f: s for f, s in (("Q", Q), ("b", b), ("G", G), ("C", C)) if s is not None}
+        low, up = read_limits(lower, upper, None if rows is None else rows.shape[0], where)
+        values = {"vertices": labels, **read, "lower": low, "upper": up, "name": name}
+        for field in dataclasses.fields(self):
+            object.__setattr__(self, field.name, values[field.name])
+        widths = {f: s for f, s in read.items() if s is not None and f != "h"}
         if len({a.shape[-1] for a in widths.values()}) > 1:
             shapes = ", ".join(f"{f} {a.shape}" for f, a in widths.items())
             raise QPError(
@@ -91,6 +96,11 @@ class Hyperedge:
             if a is not None:
                 return int(a.shape[-1])
         return None
+
+
+def is_traced(value: object) -> TypeGuard[jax.Array]:
+    """Whether these are numbers that a transformation of JAX stands for."""
+    return isinstance(value, Tracer)
 
 
 def _read_labels(vertices: Argument[Iterable[Hashable]], where: str) -> tuple[Hashable, ...]:
@@ -117,7 +127,7 @@ def _read_array(field: str, value: ArrayLike | None, ndim: int, where: str) -> A
     """Copy to a read-only float64 array of `ndim` axes, leading axes added."""
     if value is None:
         return None
-    if isinstance(value, Tracer):
+    if is_traced(value):
         if value.ndim > ndim:
             raise QPError(f"{field} has shape {value.shape}: too many axes", where, f"give at most {ndim}")
         whole = value if jnp.issubdtype(value.dtype, jnp.floating) else value.astype(float)
@@ -152,7 +162,7 @@ def read_limits(
     sides = [
         _read_limit(*side, count, where) for side in (("lower", lower, -np.inf), ("upper", upper, np.inf))
     ]
-    if not any(isinstance(side, Tracer) for side in sides):
+    if not any(is_traced(side) for side in sides):
         low, up = sides
         bad = (low > up) | (low == np.inf) | (up == -np.inf)
         if bad.any():
@@ -162,7 +172,7 @@ def read_limits(
 
 
 def _read_limit(field: str, value: ArrayLike | None, missing: float, count: int, where: str) -> Array:
-    if isinstance(value, Tracer):
+    if is_traced(value):
         if value.shape not in ((), (1,), (count,)):
             raise QPError(
                 f"{field} has shape {value.shape} for {count} rows", where, "give one entry per row"
@@ -186,7 +196,7 @@ def _read_limit(field: str, value: ArrayLike | None, missing: float, count: int,
 def _symmetric(Q: Array, where: str) -> Array:
     if Q.shape[0] != Q.shape[1]:
         raise QPError(f"Q has shape {Q.shape}", where, "give a square matrix over the edge's scalars")
-    if isinstance(Q, Tracer):
+    if is_traced(Q):
         return 0.5 * (Q + Q.T)
     gap = float(np.abs(Q - Q.T).max(initial=0.0))
     if gap > SYMMETRY_TOL * np.abs(Q).max(initial=0.0):

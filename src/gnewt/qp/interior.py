@@ -390,6 +390,9 @@ def solve_interior(saddle: Saddle, p: Problem, tol: Array | float) -> tuple[Stat
     at = where(st.code == Status.INFEASIBLE, st.at, where(st.code == Status.UNBOUNDED, st.at, st.best))
     units = xp.concatenate([scale.column, 1 / scale.row])
     y = at.y * scale.row / scale.cost
+    # A row without a lower limit has no negative multiplier, not even one of the size of rounding.
+    y = xp.where(xp.isfinite(p.lower[n:]), y, xp.maximum(y, 0.0))
+    y = xp.where(xp.isfinite(p.upper[n:]), y, xp.minimum(y, 0.0))
     left = (
         interior.saddle.product(scaled.entries, at.v[:n])
         - scaled.b

@@ -67,7 +67,7 @@ def solve_limited(problem: NumberedQP, bounds: tuple[Array, Array], traced: bool
     a = [cast(part).reshape(-1) for t in problem.terms for part in (t.G, t.C)]
     entries, b = Entries(xp.concatenate(q), xp.concatenate(a)), xp.zeros(problem.num_scalars, dtype)
     for t in problem.terms:
-        b = b.at[t.scalars].add(cast(t.b)) if traced else _added(b, t.scalars, cast(t.b))
+        b = _added(b, t.scalars, cast(t.b))
     h = [cast(t.h) for t in problem.terms]
     rows = [
         xp.concatenate([*h, *(cast(getattr(t, side)) for t in problem.terms)]) for side in ("lower", "upper")
@@ -79,7 +79,10 @@ def solve_limited(problem: NumberedQP, bounds: tuple[Array, Array], traced: bool
     return st, at
 
 
-def _added(b: np.ndarray, places: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _added(b: Array, places: np.ndarray, values: Any) -> Array:
+    if not isinstance(b, np.ndarray):
+        return b.at[places].add(values)
+    b = b.copy()
     np.add.at(b, places, values)
     return b
 
@@ -166,10 +169,7 @@ def residuals_with_limits(problem: NumberedQP, at: Point) -> tuple[Any, Any]:
         own = x[t.scalars]
         terms = (t.Q @ own, -t.b, t.G.T @ y[t.rows], t.C.T @ y[m + t.limit_rows])
         total, sizes = sum(terms), sum(abs(v) for v in terms)
-        if xp is jnp:
-            left, size = left.at[t.scalars].add(total), size.at[t.scalars].add(sizes)
-        else:
-            left, size = _added(left.copy(), t.scalars, total), _added(size.copy(), t.scalars, sizes)
+        left, size = _added(left, t.scalars, total), _added(size, t.scalars, sizes)
         rows, limited = t.G @ own, t.C @ own
         parts = (abs(rows - t.h), t.lower - limited, limited - t.upper)
         for part in parts:

@@ -84,13 +84,13 @@ class Saddle:
         xp = jnp if isinstance(e.Q, Tracer) or isinstance(e.A, Tracer) else np
         return xp.concatenate([e.Q, e.A])[self.source_of]
 
-    def factor(self, sources: Array, diagonal: Array, rhs: Array) -> tuple[Array, Elimination]:
-        """Eliminate K with diagonals (Σ, -D), and solve."""
+    def factor(self, sources: Array, diagonal: Array, rhs: Array) -> tuple[Array, tuple[Array, Elimination]]:
+        """Eliminate K with diagonals (Σ, -D), and solve; with what `again` needs."""
         xp = jnp if isinstance(sources, Tracer) or isinstance(diagonal, Tracer) else np
         whole = jnp.asarray(xp.concatenate([sources, diagonal]))
         zero = jnp.zeros((), whole.dtype)
         step, found = self.engine.factor_solve(self.engine.arrays, whole, zero, jnp.asarray(rhs)[:, None])
-        return _known(step)[:, 0], (whole, found)  # type: ignore[return-value]
+        return _known(step)[:, 0], (whole, found)
 
     def again(self, factor: Any, rhs: Array) -> Array:
         """Solve for another right-hand side."""
