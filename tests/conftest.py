@@ -7,18 +7,10 @@ import re
 import shutil
 import tempfile
 
-# Before JAX and NumPy load: with `-n 2` every worker would otherwise start a pool as wide as the machine.
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")
-# Tests compile thousands of small programs and run each a few times: compile them quickly, not well.
-_XLA_FLAGS = (
-    "--xla_cpu_multi_thread_eigen=false",
-    "intra_op_parallelism_threads=1",
-    "--xla_backend_optimization_level=0",
-    "--xla_llvm_disable_expensive_passes=true",
-)
-os.environ.setdefault("XLA_FLAGS", " ".join(_XLA_FLAGS))
-os.environ.setdefault("JAX_PLATFORMS", "cpu")
+from helpers.quick_compilation import CACHE, ENVIRONMENT
+
+for _name, _value in ENVIRONMENT.items():
+    os.environ.setdefault(_name, _value)
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import jax
@@ -33,8 +25,8 @@ _PROGRAMS = None
 if os.environ.get("GNEWT_TEST_CACHE", "1") != "0":
     _PROGRAMS = tempfile.mkdtemp(prefix="gnewt-tests-")
     jax.config.update("jax_compilation_cache_dir", _PROGRAMS)
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    for _name, _value in CACHE.items():
+        jax.config.update(_name, _value)
 
 _SHAPE = re.compile(r"\b(Float|Int|Bool)\[")
 _INNER_LOOPS = ("gnewt.jaxprs.", "gnewt.trace.", "gnewt.kkt.derivatives.")

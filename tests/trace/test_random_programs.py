@@ -7,8 +7,10 @@ import jax
 import numpy as np
 import pytest
 
+import helpers.fatal_seeds
 from helpers.random_judge import judge
 from helpers.random_programs import STEPS, draft_program
+from helpers.seed_pool import Work, run_seeds
 
 QUICK = 12
 """Programs of the quick suite: about 3 s of one core each, nearly all of it compilation."""
@@ -43,3 +45,11 @@ def test_programs_are_reproducible_and_varied():
             np.testing.assert_array_equal(a, b)
         assert a.dtype == (np.float32 if seed % 5 == 4 else np.float64)
     assert used >= set(STEPS)
+
+
+def test_a_run_survives_programs_that_kill_their_process_or_hang():
+    found = {
+        r["seed"]: r["outcome"]
+        for r in run_seeds(Work(helpers.fatal_seeds.judge), range(6), 1, each=1.0, limit=1e3)
+    }
+    assert found == {0: "exact", 1: "crashed", 2: "timed out", 3: "exact", 4: "exact", 5: "exact"}
