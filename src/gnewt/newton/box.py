@@ -40,7 +40,7 @@ class Box(NamedTuple):
         """Distances to the bounds; 1 where there is none."""
         return jnp.where(self.has_lower, u - self.lower, 1.0), jnp.where(self.has_upper, self.upper - u, 1.0)
 
-    def inside(self, u: Array, push: float = START_PUSH, share: float = START_PUSH) -> Array:
+    def inside(self, u: Array, push: Array | float = START_PUSH, share: Array | float = START_PUSH) -> Array:
         """Move inputs inside."""
         width = jnp.where(self.has_lower & self.has_upper, self.upper - self.lower, jnp.inf)
         low = jnp.minimum(push * jnp.maximum(1.0, jnp.abs(self.lower)), share * width)
