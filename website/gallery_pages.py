@@ -30,7 +30,10 @@ def _page(name, figures):
     parts += ["## Times", *_times(figures)]
     parts += ["## What explain says", "```text\n" + figures["explain"].rstrip() + "\n```"]
     parts += ["## What it prints", "```text\n" + figures["output"].rstrip() + "\n```"]
-    parts += ["## Program", f"[`examples/{name}.py`](https://github.com/gnewt/gnewt/blob/main/examples/{name}.py)"]
+    parts += [
+        "## Program",
+        f"[`examples/{name}.py`](https://github.com/gnewt/gnewt/blob/main/examples/{name}.py)",
+    ]
     parts.append("```python\n" + source.rstrip() + "\n```")
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -60,4 +63,10 @@ def _times(figures):
 
 
 def _ms(value):
-    return f"{value / 1000:.3g} s" if value >= 1000 else f"{value:.3g} ms" if value >= 0.1 else f"{value * 1000:.3g} µs"
+    return (
+        f"{value / 1000:.3g} s"
+        if value >= 1000
+        else f"{value:.3g} ms"
+        if value >= 0.1
+        else f"{value * 1000:.3g} µs"
+    )

@@ -9,10 +9,12 @@ import re
 import sys
 
 import latex2mathml.converter
-from errors import error_tables
+from errors import message_tables, status_table
 from mkdocs.structure.files import File
 from sources import BENCHMARKS, GALLERY, extra_pages, extra_pictures, resolve
+from tables import MARKS
 
+_MARKS = MARKS | {"<!-- every status -->": status_table, "<!-- every message -->": message_tables}
 _LINK = re.compile(r"(\]\()([^)\s#]*)(#[^)\s]*)?(\))")
 _CODE = re.compile(r"(?ms)^```.*?^```|`[^`\n]*`")
 _FORMULA = re.compile(
@@ -47,7 +49,9 @@ def on_files(files, config):
 def on_page_markdown(markdown, page, config, files):
     """Turn links into the repository into links into the site, where it has the page, or to the repository on the web."""
     at = page.file.src_uri
-    markdown = markdown.replace("<!-- every message -->", error_tables()) if at == "errors.md" else markdown
+    for mark, make in _MARKS.items():
+        if mark in markdown:
+            markdown = markdown.replace(mark, make())
     parts, last = [], 0
     for code in _CODE.finditer(markdown):
         parts += [_relink(markdown[last : code.start()], at, files), code[0]]
