@@ -77,7 +77,8 @@ def solve(
         us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it (with its multipliers).
         method: `"nonlinear-newton"` (adjoint duals, nonlinear back-substitution), `"newton"` (the same with linear
             back-substitution: stagewise Newton), `"ddp"` (duals of the value function) or `"ilqr"` (no duals).
-        tol, max_steps: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start), or after so many steps.
+        tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start).
+        max_steps: stop after so many steps.
         search: how steps are kept safe; `gnewt.newton.TrustRegion()` for `newton`, `gnewt.newton.Rollout` for the others.
         square_root: eliminate in square-root form (`ilqr` only).
         order: `"stages"` (from the last stage to the first), or another causal elimination order.

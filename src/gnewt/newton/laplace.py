@@ -104,9 +104,15 @@ def laplace(
     Args:
         neg_log_joint: f(x, *args, **kwargs) = -log p(x, y; θ), with all constants that the evidence is to count.
         x0: where the search for the mode starts, in the form of x; or a `Result`.
-        args, kwargs: hyper-parameters and data, held fixed.
-        has_aux, keep: f returns (value, aux); entries of aux that are to have variances: names, or True for all.
-        tol, max_steps, order, engine, check: as in `minimize`.
+        args: hyper-parameters and data, held fixed.
+        kwargs: the same, by name.
+        has_aux: f returns (value, aux).
+        keep: entries of aux that are to have variances: names, or True for all.
+        tol: as in `minimize`.
+        max_steps: as in `minimize`.
+        order: as in `minimize`.
+        engine: as in `minimize`.
+        check: as in `minimize`.
     """
     named = dict(kwargs or {})
     result = minimize(
