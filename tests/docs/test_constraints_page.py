@@ -18,7 +18,7 @@ def test_the_programs_of_the_page():
     assert res.multipliers["disc"] > 0 and bool(res.active["disc"])
     assert np.allclose(space["dx"][0] - space["dx"][1], 1, atol=1e-6)
     assert warm.num_steps <= 5 < res.num_steps
-    assert np.allclose(jnp.sum(space["many"], 1), [0, 1, 2, 2], atol=1e-6)
+    assert np.allclose(jnp.sum(space["many"], 1), [0, 0.5, 1, 2], atol=1e-6)
     assert lifted.gap < 1e-8 and np.allclose(lifted.outputs["states"][-1], 0, atol=1e-6)
     assert np.max(np.abs(lifted.x)) <= 1
 
