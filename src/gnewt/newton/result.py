@@ -13,6 +13,8 @@ from gnewt.newton.numbers import Count, Real, show
 from gnewt.newton.statuses import Status, status_of
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from gnewt.newton.constrained.kkt import KKTFactor
     from gnewt.newton.factor import Factor
 
@@ -153,6 +155,12 @@ class Result(Generic[X]):
             return []
         rows = [("violation", f"{float(self.violation):.3e}"), ("kkt_error", f"{float(self.kkt_error):.3e}")]
         return rows if not float(self.gap) else [*rows, ("gap", f"{float(self.gap):.3e}")]
+
+    def plot(self) -> Figure:
+        """Draw how the run converged: f, ‖g‖, inertia of H, radius and shift. Needs matplotlib (`gnewt[viz]`)."""
+        from gnewt.newton.picture import draw_result  # drawing is optional
+
+        return draw_result(self)
 
     def __repr__(self) -> str:
         return show("Result", self.code, self.__str__)
