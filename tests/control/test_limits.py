@@ -400,6 +400,6 @@ def test_single_precision() -> None:
         dynamics, cost, last, jnp.array([0.3, 0.0], jnp.float32), T, control_limits=(-0.8, 0.8)
     )
     best = control.solve(swing(control_limits=(-0.8, 0.8))[0], jnp.zeros((T, 1)), "newton")
-    found = control.solve(problem, jnp.zeros((T, 1), jnp.float32), tol=1e-4)
+    found = control.solve(problem, jnp.zeros((T, 1), jnp.float32), tol=1e-5)
     assert found.success and found.us.dtype == jnp.float32
     assert np.allclose(found.us, best.us, atol=2e-3)

@@ -28,7 +28,7 @@ from gnewt.newton.loop import Task, all_finite, largest_shift
 from gnewt.newton.rollout import Rollout, RolloutMemory
 from gnewt.newton.statuses import Status
 
-_MU_WARM = 1e-6
+_MU_WARM = 1e-4
 """μ after an earlier run, where multipliers are moderate ..."""
 _MODERATE = 100.0
 _SHORT, _RAISE, _RAISES = 0.2, 10.0, 6
@@ -128,9 +128,7 @@ class Boxed:
         one = jnp.ones((), u.dtype)
         low, up = box.gaps(u)
         limit = tol * jnp.maximum(1.0, _RELATIVE * size)
-        if mu is None:
-            mu = self._unit(models)
-        mu = jnp.maximum(mu, limit / (_SOLVED + 1))
+        mu = jnp.maximum(self._unit(models) if mu is None else mu, limit / (_SOLVED + 1))
         if dual is None:
             dual = BoxDual(jnp.where(box.has_lower, mu / low, 0.0), jnp.where(box.has_upper, mu / up, 0.0))
         dual = self._near(dual, u, mu)
