@@ -53,8 +53,8 @@ def test_views_fit_their_terminal(monkeypatch):
 
 
 def test_lines_of_bars():
-    assert sparkline([1.0, 10.0, 100.0], True) == "▁▄█" or sparkline([1.0, 10.0, 100.0], True) == "▁▅█"
+    assert sparkline([1.0, 100.0, 1e8], True) == "▁▃█"
     assert sparkline([3.0, float("nan"), 1.0], False) == "█ ▁"
     assert sparkline([0.0, 0.0], True) == "" and sparkline([2.0, 2.0], False) == "▁▁"
     assert len(sparkline([float(i) for i in range(1000)], False)) == 48
-    assert (clock(3.21), clock(75), clock(3700)) == ("3.2 s", "1:15 min", "1:01:40 h")
+    assert (clock(3.21), clock(75.0), clock(3700.0)) == ("3.2 s", "1:15 min", "1:01:40 h")
