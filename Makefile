@@ -44,7 +44,10 @@ test-native: $(VENV)/.dev-installed
 	cmake -S . -B build/asan -DGNEWT_SANITIZE=ON -DGNEWT_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(BIN)/python); \
 	cmake --build build/asan --parallel --target check; \
 	PYTHONPATH=tests $(BIN)/python -m helpers.dump_native build/asan/problems.bin; \
-	build/asan/cpp/tests/replay build/asan/problems.bin
+	build/asan/cpp/tests/replay build/asan/problems.bin; \
+	cmake -S . -B build/tsan -DGNEWT_SANITIZE=thread -DGNEWT_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(BIN)/python); \
+	cmake --build build/tsan --parallel --target replay; \
+	build/tsan/cpp/tests/replay --threads build/asan/problems.bin
 
 lint: $(VENV)/.dev-installed
 	$(BIN)/ruff format --check .
