@@ -6,10 +6,11 @@ import dataclasses
 from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
+import numpy as np
 
 from gnewt._typing import PyTree
 from gnewt.newton.loop import Record
-from gnewt.newton.numbers import Count, Real, show
+from gnewt.newton.numbers import Count, Real, is_known, show
 from gnewt.newton.statuses import Status, status_of
 
 X = TypeVar("X")
@@ -134,6 +135,8 @@ class Result(Generic[X]):
         return text
 
     def __str__(self) -> str:
+        if not is_known(self.code):
+            return repr(self)
         work = f"({self.num_factorizations} factorizations, {self.num_evaluations} evaluations, {self.num_gradients} gradients)"
         rows = [
             ("status", f"{self.status}: {self.message}"),
@@ -151,4 +154,8 @@ class Result(Generic[X]):
         return rows if not float(self.gap) else [*rows, ("gap", f"{float(self.gap):.3e}")]
 
     def __repr__(self) -> str:
+        if np.ndim(self.code) and not isinstance(self.code, jax.core.Tracer):
+            codes, counts = np.unique(np.asarray(self.code), return_counts=True)
+            kinds = ", ".join(f"{n} {Status(int(c)).text}" for c, n in zip(codes, counts, strict=True))
+            return f"<Result of shape {np.shape(self.code)}: {kinds}>"
         return show("Result", self.code, self.__str__)
