@@ -12,7 +12,7 @@ CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp cpp/*/*.inc)
 SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
 .PHONY: help demo test test-all test-native lint format native clean \
-	bench bench-engines bench-step bench-light bench-eager bench-first bench-cutest bench-orders bench-scaling \
+	bench bench-engines bench-step bench-light bench-eager bench-first bench-cutest bench-orders bench-scaling bench-batches \
 	bench-control bench-constrained bench-ocp bench-gate bench-baseline
 
 help:
@@ -81,6 +81,10 @@ bench-step: $(BENCH)/.installed
 # The same programs without the peers of bench-step, with all that the machine has.
 bench-light: $(VENV)/.dev-installed
 	$(BIN)/python benchmarks/light.py --tracing
+
+# Batches of problems on one core and on two.
+bench-batches: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/batches.py
 
 # Eager calls after the first: what Python costs.
 bench-eager: $(VENV)/.dev-installed

@@ -32,6 +32,7 @@ _SLOW = {
     "portfolio": (["--assets", "10"], _KKT),
     "two_robots": (["--horizon", "30"], _KKT),
     "mpc": ([], "at the end 0.0"),
+    "many_mpc": (["--count", "32"], "upright at the end: 100.0%"),
     "parking": (["--horizon", "40", "--delay", "2"], _CONVERGED),
     "quadrotor": (["--horizon", "40"], _CONVERGED),
     "two_arms": (["--horizon", "20"], _CONVERGED),

@@ -52,7 +52,7 @@ def minimize_batch(
     x0s: X,
     args: Argument[tuple[PyTree, ...]] = (),
     *,
-    in_axes: Argument[int | None | Sequence[PyTree]] = 0,
+    in_axes: Argument[int | Sequence[PyTree] | None] = 0,
     kwargs: Argument[Mapping[str, PyTree] | None] = None,
     bounds: Argument[object] = None,
     constraints: Argument[object] = None,
@@ -143,7 +143,9 @@ def _size(x0s: Any, args: tuple[Any, ...], axes: tuple[Any, ...]) -> int:
             user_line(),
             "use jax.vmap of gnewt.minimize there",
         )
-    sizes = {np.shape(leaf)[axis] if np.ndim(leaf) > axis else None for axis, leaf in leaves if axis is not None}
+    sizes = {
+        np.shape(leaf)[axis] if np.ndim(leaf) > axis else None for axis, leaf in leaves if axis is not None
+    }
     if len(sizes) != 1 or sizes & {None, 0}:
         told = ", ".join(sorted(map(str, sizes))) or "nothing"
         raise OptionError(
@@ -183,7 +185,9 @@ def _compile(lanes: Lanes) -> _Functions:
         own, shared = of(numbers, at)
         return many(lambda leaves: lanes.begin(leaves, tol, most), shared, own)
 
-    def step(numbers: Numbers, at: jax.Array, carry: Any, steps: jax.Array, tol: jax.Array) -> tuple[Any, jax.Array]:
+    def step(
+        numbers: Numbers, at: jax.Array, carry: Any, steps: jax.Array, tol: jax.Array
+    ) -> tuple[Any, jax.Array]:
         own, shared = of(numbers, at)
         carry = many(lambda leaves, c: lanes.advance(leaves, c, steps, tol), shared, own, carry)
         return carry, lanes.code(carry)
@@ -282,7 +286,9 @@ class _Books:
         """Write down the results of some problems, which are the first of a chunk."""
         count = len(problems)
         if ended is not None:
-            running = (np.asarray(found.code) == Status.RUNNING) | (np.asarray(found.code) == Status.MAX_STEPS)
+            running = (np.asarray(found.code) == Status.RUNNING) | (
+                np.asarray(found.code) == Status.MAX_STEPS
+            )
             found = dataclasses.replace(found, code=np.where(running, np.int32(ended), found.code))
         leaves, self._form = jax.tree.flatten(found)
         if not self._leaves:

@@ -7,10 +7,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from gnewt._typing import PyTree
 from gnewt.newton.loop import Record
-from gnewt.newton.numbers import Count, Real, is_known, show
+from gnewt.newton.numbers import Count, Real, show
 from gnewt.newton.statuses import Status, status_of
 
 X = TypeVar("X")
@@ -134,8 +135,12 @@ class Result(Generic[X]):
             return f"{text}, but the KKT matrix has the inertia {found}: no minimum under these constraints; start elsewhere"
         return text
 
+    @property
+    def _is_batch(self) -> bool:
+        return not isinstance(self.code, Tracer) and np.ndim(self.code) > 0
+
     def __str__(self) -> str:
-        if not is_known(self.code):
+        if self._is_batch:
             return repr(self)
         work = f"({self.num_factorizations} factorizations, {self.num_evaluations} evaluations, {self.num_gradients} gradients)"
         rows = [
@@ -154,7 +159,7 @@ class Result(Generic[X]):
         return rows if not float(self.gap) else [*rows, ("gap", f"{float(self.gap):.3e}")]
 
     def __repr__(self) -> str:
-        if np.ndim(self.code) and not isinstance(self.code, jax.core.Tracer):
+        if self._is_batch:
             codes, counts = np.unique(np.asarray(self.code), return_counts=True)
             kinds = ", ".join(f"{n} {Status(int(c)).text}" for c, n in zip(codes, counts, strict=True))
             return f"<Result of shape {np.shape(self.code)}: {kinds}>"
