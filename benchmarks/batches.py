@@ -15,7 +15,7 @@ import time
 from typing import Any
 
 HORIZON = 50
-MANY = 0.3
+MANY = 0.1
 """Share of the problems that are solved one by one, to measure the rate."""
 
 

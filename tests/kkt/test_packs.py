@@ -122,7 +122,7 @@ def test_a_shift_of_nan_asks_for_nothing():
 
 def test_python_threads():
     """Eight threads, equal and different functions, single problems and batches that share the pool."""
-    batch = jnp.asarray(np.random.default_rng(1).normal(size=(64, 20)))
+    batch = jnp.asarray(np.random.default_rng(1).normal(size=(256, 20)))  # enough for threads
     functions = [lambda us, w=w: swing(us, 0.4, w) for w in (0.1, 0.2)] + [lambda us: jnp.sum(jnp.cosh(us))]
     steps = [jax.jit(jax.vmap(gnewt.newton_step(f))) for f in functions]
     wanted = [np.asarray(step(batch)) for step in steps]
