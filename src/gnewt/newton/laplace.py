@@ -9,7 +9,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Generic
+from typing import TYPE_CHECKING, ClassVar, Generic
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,9 @@ from gnewt.newton.numbers import Count, Real, RealLike, as_real, show
 from gnewt.newton.result import Result, X
 from gnewt.newton.step import factorize
 from gnewt.newton.system import OrderLike
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @jax.tree_util.register_dataclass
@@ -66,6 +69,10 @@ class Laplace(Generic[X]):
     def sample(self, key: Array, shape: tuple[int, ...] = ()) -> PyTree:
         """Draw from N(mode, H⁻¹): leaves have the axes `shape` in front."""
         return jax.tree.map(lambda m, d: m + d, self.mode, self.factor.sample(key, shape))
+
+    def plot(self, of: str = "inputs", deviations: float = 2.0) -> Figure:
+        """Draw marginal bands around the mode: see `Factor.plot`."""
+        return self.factor.plot(of, deviations)
 
     def __repr__(self) -> str:
         return show(
