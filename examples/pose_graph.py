@@ -124,7 +124,7 @@ def main():
     loops = int(np.sum(np.abs(ends[:, 0] - ends[:, 1]) > 1))
     print(f"{len(start)} poses, {len(ends)} edges, {loops} of them to places seen before")
     print(
-        f"cost {float(cost(start[1:])):.1f} -> {res.fun:.1f}; half the residuals' number is {1.5 * len(ends):.1f}"
+        f"cost {float(cost(start[1:])):.1f} -> {res.fun:.1f}; about {1.5 * (len(ends) - len(start) + 1):.0f} is expected"
     )
     print(f"the least certain place is known to {deviations.max():.3f}")
     draw(args.out, start, np.concatenate([start[:1], res.x]), ends, deviations)
