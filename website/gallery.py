@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 GALLERY = ROOT / "docs" / "gallery"
 FILMS = {"mpc"}
 """Examples whose picture moves."""
-WIDTH, COLOURS, MOST_BYTES = 900, (64, 32, 16), 60_000
+WIDTH, COLOURS, MOST_BYTES = 900, (256, 128, 64, 32), 60_000
 
 
 def main() -> None:

@@ -19,6 +19,16 @@ def gallery_pages() -> dict[str, str]:
     return {f"gallery/{name}.md": _page(name, figures) for name, figures in found.items()}
 
 
+def gallery_wall() -> str:
+    """All pictures in small, each a link to its page."""
+    pictures = (path for path in sorted(GALLERY.glob("*.*")) if path.suffix in (".png", ".gif"))
+    cells = [
+        f'<a href="gallery/{path.stem}.html"><img src="gallery/{path.name}" alt="{path.stem}" width="240" loading="lazy"></a>'
+        for path in pictures
+    ]
+    return "\n".join(["<p>", *cells, "</p>"])
+
+
 def _page(name, figures):
     source = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
     text = ast.get_docstring(ast.parse(source))
