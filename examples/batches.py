@@ -1,7 +1,7 @@
 """Solve a whole batch at once: a pendulum with a weak motor, from every start of a grid, in one compiled program.
 
 `jax.vmap` over `gnewt.minimize` with limits: each lane stops on its own and says how it ended.
-Run: python examples/batches.py [--side 16] [--out batches.png]
+Run: python examples/batches.py [--side 12] [--out batches.png]
 """
 
 import argparse
@@ -39,7 +39,7 @@ def cost(us, start):
 @jax.jit
 @jax.vmap
 def solve(start):
-    res = gnewt.minimize(cost, jnp.zeros(HORIZON), (start,), bounds=(-LIMIT, LIMIT), max_steps=60)
+    res = gnewt.minimize(cost, jnp.zeros(HORIZON), (start,), bounds=(-LIMIT, LIMIT), max_steps=100)
     return res.x, res.fun, res.success, res.num_steps
 
 
@@ -59,7 +59,7 @@ def draw(path, angles, rates, values, starts, us):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--side", type=int, default=16)
+    parser.add_argument("--side", type=int, default=12)
     parser.add_argument("--out", default="batches.png")
     args = parser.parse_args()
 
