@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 
 import jax
 import numpy as np
@@ -210,7 +210,9 @@ def _derivatives(system: System, point: Point, v: np.ndarray, made: _Made) -> Se
 
 def _models(system: System, point: Point, made: _Made) -> Sequence[Numeric]:
     """The numbers of `LocalModels` (value, slots, duals, sources)."""
-    function = compiled(system.structure, linearized, system.curvature, system.engine.name)
+    # Solving long recurrences at once is for speed; what is checked is the structure.
+    evaluation = "in_turn" if system.evaluation == "at_once" else system.evaluation
+    function = compiled(system.structure, linearized, system.curvature, evaluation)
     return _run(function, (system.maps, point, None), made, True)
 
 
@@ -230,10 +232,23 @@ def _run(
             made.programs[function] = None
     if not made.inside:
         return jax.tree_util.tree_leaves(function(*given))
-    # Inside jit a call would be staged.
-    if function not in made.compiled:
-        made.compiled[function] = function.trace(*given).lower().compile(_QUICKLY)
-    return jax.tree_util.tree_leaves(made.compiled[function](*given))
+    # Inside jit a call would be staged. A loop of many rounds is quick on the host whatever the platform.
+    with jax.default_device(_host()):
+        given = jax.tree.map(as_known, given) if _host() is not None else given
+        if function not in made.compiled:
+            made.compiled[function] = function.trace(*given).lower().compile(_QUICKLY)
+        return jax.tree_util.tree_leaves(made.compiled[function](*given))
+
+
+@cache
+def _host() -> jax.Device | None:
+    """The processor of the host, where it is not the default device and JAX knows it."""
+    if jax.default_backend() == "cpu":
+        return None
+    try:
+        return jax.devices("cpu")[0]
+    except RuntimeError:  # JAX_PLATFORMS leaves it out
+        return None
 
 
 def _for_numpy(traced: jax.stages.Traced) -> NumpyProgram | None:

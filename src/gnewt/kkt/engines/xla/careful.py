@@ -2,41 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gnewt._typing import PyTree, X
 from gnewt.graph import Plan
 from gnewt.kkt.engines.elimination import NONFINITE, Elimination
 from gnewt.kkt.engines.reference.engine import factorize, shapes_of_summary, summary, zeros
-
-
-def where_needed(run: Callable[..., X], needed: Array, *operands: PyTree) -> X:
-    """`run(*operands)` if `needed`, else zeros; under vmap it runs if any lane needs it, and then for all lanes.
-
-    `lax.cond` alone would become a select under vmap, and always run.
-    """
-
-    @jax.custom_batching.custom_vmap
-    def call(needed: Array, operands: tuple[PyTree, ...]) -> X:
-        shapes = jax.eval_shape(run, *operands)
-        nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        return jax.lax.cond(jnp.any(needed), run, lambda *_: nothing, *operands)
-
-    @call.def_vmap
-    def _(
-        size: int, batched: Sequence[PyTree], needed: Array, operands: tuple[PyTree, ...]
-    ) -> tuple[X, PyTree]:
-        axes = jax.tree.map(lambda b: 0 if b else None, batched[1])
-        lanes = jax.vmap(lambda *a: run(*a), in_axes=tuple(axes), axis_size=size)
-        out = where_needed(lanes, needed, *operands)
-        return out, jax.tree.map(lambda _: True, out)
-
-    return call(needed, operands)
+from gnewt.kkt.needed import where_needed
 
 
 class HostSolve:

@@ -12,6 +12,7 @@ one scan. Pivots are static, and what they give is judged in three tiers:
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -25,10 +26,12 @@ from gnewt.kkt.engines.elimination import NONFINITE, OK, Elimination
 from gnewt.kkt.engines.inverse import HostInverse
 from gnewt.kkt.engines.reference.engine import solve_whole_on_host
 from gnewt.kkt.engines.xla.assembly import XlaLayout, lay_out_xla
-from gnewt.kkt.engines.xla.careful import HostSolve, where_needed
+from gnewt.kkt.engines.xla.careful import HostSolve
+from gnewt.kkt.needed import where_needed
 from gnewt.kkt.engines.xla.front import Gains, Pivots
 from gnewt.kkt.engines.xla.inverse import draw, unknown_variances
 from gnewt.kkt.engines.xla.tree import Operands, Tree
+from gnewt.kkt.engines.xla.whole import solve_all_rows
 
 CLEAN, REFINED, HOST = 0, 1, 2
 REFINEMENTS = 4
@@ -121,10 +124,15 @@ class XlaEngine:
         elimination: Elimination,
         rhs: Float[Array, "unknowns columns"],
     ) -> Float[Array, "unknowns columns"]:
-        """Solve with right-hand sides on all rows: by the reference engine on the host, since bare duals have no rows here."""
-        del arrays
-        shift = elimination.factor[2]
-        return solve_whole_on_host(self._plan, self._eps, jnp.asarray(sources), shift, rhs)
+        """Solve with right-hand sides on all rows; by the reference engine on the host where pivots were replaced."""
+        gains, tier, shift = elimination.factor
+        sources = jnp.asarray(sources)
+        rhs = jnp.asarray(rhs, sources.dtype)
+        solution = solve_all_rows(self._tree, arrays, sources, shift, gains, rhs)
+        lost = (tier != CLEAN) & (elimination.status != NONFINITE)
+        on_host = functools.partial(solve_whole_on_host, self._plan, self._eps)
+        careful = where_needed(on_host, lost, sources, shift, rhs)
+        return jnp.where(elimination.status == NONFINITE, jnp.nan, jnp.where(lost, careful, solution))
 
     def variances(
         self, arrays: Operands, sources: Float[Array, " nnz"], elimination: Elimination

@@ -72,7 +72,7 @@ def eliminate(
     square = matrix[:, p:, p:]
     before = magnitude
     if p:
-        f = _substitute(f, g, nesting)
+        f = substitute(f, g, nesting)
         half = 0.5 * (matrix[:, :p, :p] @ f) + matrix[:, :p, p:]
         product = jnp.swapaxes(f, 1, 2) @ half
         square = square + product + jnp.swapaxes(product, 1, 2)
@@ -104,7 +104,7 @@ def eliminate(
     return Gains(f, inverse, x), Pivots(single, pair, clean), FrontMessage(schur, added)
 
 
-def _substitute(f: Array, g: Array, nesting: int) -> Array:
+def substitute(f: Array, g: Array, nesting: int) -> Array:
     """(I - G)⁻¹F where G, the pairs that read one another, vanishes after `nesting` products.
 
     Each round makes one more layer of pairs final, by the arithmetic of a substitution: powers of G would cancel.

@@ -128,6 +128,28 @@ class Tree:
 
         return self.walk(arrays, down, self.walk(arrays, up, rhs, gains), gains, reverse=True)
 
+    def product(
+        self,
+        arrays: Operands,
+        sources: Float[Array, " nnz"],
+        shift: Float[Array, ""],
+        z: Float[Array, "unknowns columns"],
+    ) -> Float[Array, "unknowns columns"]:
+        """K z without the rows and columns of bare duals."""
+        layout = self.layout
+        numbers, _ = extend(arrays, sources)
+        product = jnp.zeros_like(z).at[: layout.num_inputs].set(shift * z[: layout.num_inputs])
+        for i, block in enumerate(self.blocks):
+            n = block.shape.n
+            matrix = numbers[arrays["pool"][layout.pool_starts[i] : layout.pool_starts[i + 1]]].reshape(
+                -1, n, n
+            )
+            ids = arrays[f"ids{i}"].reshape(-1, n)
+            part = matrix @ z.at[ids].get(mode="fill", fill_value=0)
+            # Between separators a front has no entries of its own; padding is dropped.
+            product = product.at[ids].add(part, mode="drop")
+        return product
+
     def residual(
         self,
         arrays: Operands,
@@ -141,18 +163,7 @@ class Tree:
 
         Of the elimination only x_p = F z is used, which is no approximation: this is the product H·x, by the adjoint.
         """
-        layout = self.layout
-        numbers, _ = extend(arrays, sources)
-        product = jnp.zeros_like(z).at[: layout.num_inputs].set(shift * z[: layout.num_inputs])
-        for i, block in enumerate(self.blocks):
-            n = block.shape.n
-            matrix = numbers[arrays["pool"][layout.pool_starts[i] : layout.pool_starts[i + 1]]].reshape(
-                -1, n, n
-            )
-            ids = arrays[f"ids{i}"].reshape(-1, n)
-            part = matrix @ z.at[ids].get(mode="fill", fill_value=0)
-            # Between separators a front has no entries of its own; padding is dropped.
-            product = product.at[ids].add(part, mode="drop")
+        product = self.product(arrays, sources, shift, z)
 
         def up(z: Array, part: Operands, kept: Gains, block: FrontBlock) -> Array:
             p = block.shape.p
