@@ -131,7 +131,9 @@ def solve_states(
             jnp.where(mine[:, None, None, None], matrices, 0),
             parts.split(jnp.where(mine[:, None], gap, 0)),
         )
+        # Final states become what the round before makes of them: a rounding better, for nothing.
         moved = jnp.where(mine[:, None], after + parts.join(change), after)
+        moved = jnp.where((rank < done)[:, None], found, moved)
         return _next(work, loop.start, found, moved, done, last)
 
     def proceed(work: _Work) -> Bool[Array, ""]:

@@ -35,7 +35,7 @@ from gnewt.kkt.engines.xla.whole import solve_all_rows
 
 CLEAN, REFINED, HOST = 0, 1, 2
 REFINEMENTS = 4
-"""After so many steps the corrections, of the right-hand sides and of a probe, must be below √eps."""
+"""After so many steps, at most, the corrections of the right-hand sides and of a probe must be below √eps."""
 
 
 class XlaFactor(NamedTuple):
@@ -209,14 +209,21 @@ class XlaEngine:
                 arrays["bare"], 0, jnp.cos(jnp.arange(self.layout.num_unknowns, dtype=rhs.dtype) ** 2)
             )
             columns = jnp.concatenate([self._widen(rhs), probe[:, None]], axis=1)
-            z = tree.solve(arrays, gains, columns)
 
-            def refine(z: Array, _: None) -> tuple[Array, Array]:
+            # The first change is the solution itself: one program solves, and solves again.
+            def refine(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+                z, _, count = carry
                 change = tree.solve(arrays, gains, tree.residual(arrays, sources, shift, gains, z, columns))
-                return z + change, jnp.max(jnp.abs(change[:n]), axis=0)
+                z = z + change
+                size = jnp.max(jnp.abs(z[:n]), axis=0)
+                ratio = jnp.max(jnp.max(jnp.abs(change[:n]), axis=0) / jnp.where(size > 0, size, 1.0))
+                return z, ratio, count + 1
 
-            z, changes = jax.lax.scan(refine, z, None, length=REFINEMENTS)
-            size = jnp.max(jnp.abs(z[:n]), axis=0)
-            return z[:n, :-1], jnp.all(changes[-1] <= eps**0.5 * size) & jnp.all(jnp.isfinite(z[:n]))
+            def proceed(carry: tuple[Array, Array, Array]) -> Array:
+                return (carry[2] <= REFINEMENTS) & ~(carry[1] <= eps**0.75)
+
+            start = (jnp.zeros_like(columns), jnp.ones((), rhs.dtype), jnp.zeros((), jnp.int32))
+            z, ratio, _ = jax.lax.while_loop(proceed, refine, start)
+            return z[:n, :-1], (ratio <= eps**0.5) & jnp.all(jnp.isfinite(z[:n]))
 
         return where_needed(run, needed, arrays, sources, shift, gains, rhs)
