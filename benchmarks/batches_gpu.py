@@ -15,6 +15,7 @@ import argparse
 import collections
 import functools
 import gzip
+import itertools
 import json
 import os
 import pathlib
@@ -32,6 +33,7 @@ import numpy as np
 import gnewt
 from gnewt._demo import cartpole
 from gnewt.kkt.derivatives import affine
+from gnewt.kkt.engines.xla import front
 from gnewt.newton.objective import Objective
 from gnewt.newton.system import System, system_of
 
@@ -210,12 +212,14 @@ def doublings() -> None:
 
 
 def fronts(sizes: list[tuple[int, int]]) -> None:
-    """Factor + solve of linear-quadratic chains."""
-    for nx, nu in sizes:
+    """Factor + solve of linear-quadratic chains, with products as sums and by the library."""
+    for (nx, nu), sums in itertools.product(sizes, (16, 0)):
+        front.SMALL_SUMS = sums
         row = gpu.measure(10_000, nx, nu, 4, 15, sequential=False)
         keys = ("factor_solve_ms", "solve_ms", "error", "compile_s", "plan_s", "prepare_s", "steps", "blocks", "tier")
         told = ", ".join(f"{key} {row[key]:.3g}" for key in keys)
-        print(f"fronts T=10000 ({nx}, {nu}): {told}", flush=True)
+        print(f"fronts T=10000 ({nx}, {nu}), sums up to {sums}: {told}", flush=True)
+    front.SMALL_SUMS = 16
 
 
 def batches(counts: list[int], dtype: Any = jnp.float64) -> None:
@@ -249,21 +253,22 @@ def batch_parts(count: int) -> None:
     linear = jax.jit(jax.vmap(models_of))
     models = linear(xs)
     slots = jax.jit(jax.vmap(lambda x: system.slots(dataclasses.replace(point, x=x))))
-    eliminate = jax.jit(
-        jax.vmap(
-            lambda m: system.engine.factor_solve(
-                system.arrays, m.sources, jnp.zeros(()), -m.duals[:50, None]
-            )
-        )
-    )
-    _, found = eliminate(models)
+    took = []
+    for front.SMALL_SUMS in (0, 16):
+
+        def one(m: Any) -> Any:
+            return system.engine.factor_solve(system.arrays, m.sources, jnp.zeros(()), -m.duals[:50, None])
+
+        eliminate = jax.jit(jax.vmap(one))
+        _, found = eliminate(models)
+        took.append(fastest(lambda eliminate=eliminate: eliminate(models)))
     told = [
         (s.steps, [(b.width, b.shape.p, b.shape.m, b.shape.k, b.shape.b) for b in s.blocks])
         for s in system.engine.layout.segments
     ]
     print(
         f"  of {count}: values {fastest(lambda: slots(xs)):.2f}, models {fastest(lambda: linear(xs)):.2f}, "
-        f"factor + solve {fastest(lambda: eliminate(models)):.2f} ms; tiers "
+        f"factor + solve {took[1]:.2f} ms (products by the library: {took[0]:.2f}); tiers "
         f"{np.bincount(np.asarray(found.factor.tier), minlength=3).tolist()}; {system.plan.order_name} {told}",
         flush=True,
     )
@@ -334,9 +339,9 @@ def main() -> None:
     device = jax.devices()[0]
     print(f"{device.device_kind}, jax {jax.__version__}", flush=True)
     work = {
-        "steps": functools.partial(steps, options.horizons),
         "batches": functools.partial(batches, options.counts),
         "parts": functools.partial(batch_parts, options.counts[-1]),
+        "steps": functools.partial(steps, options.horizons),
         "trace": traces,
         "lifted": functools.partial(lifted, options.horizons),
         "fronts": functools.partial(fronts, [(4, 1), (12, 6)]),

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float
 
-from gnewt.kkt.engines.xla.front import Gains, substitute
+from gnewt.kkt.engines.xla.front import Gains, multiply, substitute
 from gnewt.kkt.engines.xla.schedule import FrontBlock
 from gnewt.kkt.engines.xla.tree import Operands, Tree, extend
 
@@ -36,10 +36,10 @@ def solve_all_rows(
     def down(z: Array, part: Operands, kept: Gains, block: FrontBlock) -> Array:
         p, q = block.shape.p, block.shape.q
         r = z.at[part["ids"][:, p:]].get(mode="fill", fill_value=0)
-        mine = -(kept.x @ r[:, q:])
+        mine = -multiply(kept.x, r[:, q:])
         gaps = rhs.at[part["ids"][:, :p] + behind].get(mode="fill", fill_value=0)
         offset = substitute(-gaps, numbers[part["g"]], max(layout.nesting))
-        states = kept.f @ jnp.concatenate([mine, r[:, q:]], axis=1) + offset
+        states = multiply(kept.f, jnp.concatenate([mine, r[:, q:]], axis=1)) + offset
         here = part["ids"][:, : p + q]
         return z.at[here].set(jnp.concatenate([states, mine], axis=1), mode="drop")
 
@@ -47,7 +47,7 @@ def solve_all_rows(
         p = block.shape.p
         own = z.at[part["ids"][:, :p]].get(mode="fill", fill_value=0)
         transposed = jnp.swapaxes(numbers[part["g"]], 1, 2)
-        z = z.at[part["ids"][:, p:]].add(jnp.swapaxes(kept.f, 1, 2) @ own, mode="drop")
+        z = z.at[part["ids"][:, p:]].add(multiply(jnp.swapaxes(kept.f, 1, 2), own), mode="drop")
         duals = substitute(own, transposed, max(layout.nesting))
         return z.at[part["ids"][:, :p] + behind].set(duals, mode="drop")
 
