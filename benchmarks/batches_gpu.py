@@ -206,7 +206,9 @@ def doublings() -> None:
         run = jax.jit(lambda a, b: affine.compose(a, b))
         begin = time.perf_counter()
         jax.block_until_ready(run(a, b))
-        told.append(f"{unroll} {fastest(lambda: run(a, b)):.3f} ms (first {time.perf_counter() - begin:.1f} s)")
+        told.append(
+            f"{unroll} {fastest(lambda: run(a, b)):.3f} ms (first {time.perf_counter() - begin:.1f} s)"
+        )
     affine._UNROLL = 4
     print("compose T=10000, unrolled by " + ", by ".join(told), flush=True)
 
@@ -216,7 +218,17 @@ def fronts(sizes: list[tuple[int, int]]) -> None:
     for (nx, nu), sums in itertools.product(sizes, (16, 0)):
         front.SMALL_SUMS = sums
         row = gpu.measure(10_000, nx, nu, 4, 15, sequential=False)
-        keys = ("factor_solve_ms", "solve_ms", "error", "compile_s", "plan_s", "prepare_s", "steps", "blocks", "tier")
+        keys = (
+            "factor_solve_ms",
+            "solve_ms",
+            "error",
+            "compile_s",
+            "plan_s",
+            "prepare_s",
+            "steps",
+            "blocks",
+            "tier",
+        )
         told = ", ".join(f"{key} {row[key]:.3g}" for key in keys)
         print(f"fronts T=10000 ({nx}, {nu}), sums up to {sums}: {told}", flush=True)
     front.SMALL_SUMS = 16
@@ -284,7 +296,7 @@ def kernels(name: str, run: Callable[[], Any], lines: int = 8) -> None:
         if not files:
             print(f"trace of {name}: none was written")
             return
-        events = json.loads(gzip.open(files[0]).read())["traceEvents"]
+        events = json.loads(gzip.decompress(files[0].read_bytes()))["traceEvents"]
     devices = {e["pid"] for e in events if e.get("name") == "process_name" and "GPU" in e["args"]["name"]}
     streams = {
         (e["pid"], e["tid"])

@@ -32,6 +32,8 @@ _SLOW = {
     "quadrotor": (["--horizon", "40"], _CONVERGED),
     "two_arms": (["--horizon", "20"], _CONVERGED),
 }
+_ELSEWHERE = "two_processes"
+"""Run by tests/newton/test_devices.py."""
 
 
 def _run(name, args, monkeypatch, capsys):
@@ -54,4 +56,4 @@ def test_shared_parameter(monkeypatch, capsys):
 
 
 def test_every_example_is_run():
-    assert {p.stem for p in _EXAMPLES.glob("*.py")} == {*_QUICK, *_SLOW, "shared_parameter"}
+    assert {p.stem for p in _EXAMPLES.glob("*.py")} == {*_QUICK, *_SLOW, "shared_parameter", _ELSEWHERE}

@@ -1,6 +1,8 @@
-"""Batches on several devices: sharded arguments under jit, and shard_map. In a process of their own, with four devices."""
+"""Batches on several devices, in processes of their own: sharded arguments under jit, shard_map, two processes."""
 
 import os
+import pathlib
+import socket
 import subprocess
 import sys
 import textwrap
@@ -59,5 +61,31 @@ print("well")
 def test_batches(engine):
     env = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     program = textwrap.dedent(PROGRAM).format(engine=engine)
-    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0 and "well" in done.stdout, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_two_processes():
+    example = pathlib.Path(__file__).parents[2] / "examples" / "two_processes.py"
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    env = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(example), "--address", address, "--problems", "6", "--rank"]
+    started = [
+        subprocess.Popen([*command, rank], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for rank in "01"
+    ]
+    try:
+        told = [process.communicate(timeout=600) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0, 0], told
+    lines = [out.splitlines()[-1] for out, _ in told]
+    assert [line.split(":")[0] for line in lines] == ["process 0", "process 1"]
+    assert all("12 problems, 6 of them here; 12 solved" in line for line in lines)
+    assert lines[0].split("cost")[1] == lines[1].split("cost")[1]

@@ -5,6 +5,7 @@ from gnewt.graph.builder import Graph, Handle
 from gnewt.graph.evaluate import (
     UNROLL,
     Recurrence,
+    RoundGiven,
     RunRounds,
     apply_family,
     evaluate,
@@ -36,6 +37,7 @@ __all__ = [
     "Output",
     "Plan",
     "Recurrence",
+    "RoundGiven",
     "RoundStep",
     "Rounds",
     "RunRounds",

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from gnewt._errors import GraphError
-from gnewt._typing import Array, Columns, PyTree
+from gnewt._typing import Array, Columns
 from gnewt.graph.affine import Index, Maps
 from gnewt.graph.family import Family
 from gnewt.graph.layout import Batch, Irregular
@@ -54,13 +54,17 @@ def take_rows(family: Family, data: Columns, rows: Index | Array, maps: Maps) ->
     return tuple(d if axis is None else select(d) for axis, d in zip(family.data_axes, data, strict=True))
 
 
+RoundGiven: TypeAlias = tuple[jax.Array, jax.Array | None, list[list[jax.Array]]]
+"""What a round reads besides its state: moving slots, what its own slots held before, data."""
+
+
 class Recurrence(NamedTuple):
     """Rounds as a function of their state."""
 
-    advance: Callable[[jax.Array, PyTree], tuple[jax.Array, jax.Array]]
+    advance: Callable[[jax.Array, RoundGiven], tuple[jax.Array, jax.Array]]
     """(state, what is given to a round) ↦ (the next state, what the round adds to its slots)."""
     start: Float[jax.Array, " state"]
-    given: PyTree
+    given: RoundGiven
     """Leading axis: rounds."""
 
 
@@ -108,9 +112,7 @@ def _recurrence(structure: Structure, rounds: Rounds, maps: Maps, data: Data, s:
         for step in rounds.steps
     ]
 
-    def advance(
-        state: jax.Array, given: tuple[jax.Array, jax.Array | None, list[list[jax.Array]]]
-    ) -> tuple[jax.Array, jax.Array]:
+    def advance(state: jax.Array, given: RoundGiven) -> tuple[jax.Array, jax.Array]:
         moving, base, batched = given
         # New contributions to the slots of the round; `base` holds what they were before.
         local = jnp.zeros((0,), s.dtype)

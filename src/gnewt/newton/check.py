@@ -6,10 +6,11 @@ structure that fails is not used: the parts that may be wrong are made opaque, a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 
 import jax
 import numpy as np
@@ -233,22 +234,20 @@ def _run(
     if not made.inside:
         return jax.tree_util.tree_leaves(function(*given))
     # Inside jit a call would be staged. A loop of many rounds is quick on the host whatever the platform.
-    with jax.default_device(_host()):
-        given = jax.tree.map(as_known, given) if _host() is not None else given
+    with _host():
+        if jax.default_backend() != "cpu":
+            given = jax.tree.map(as_known, given)
         if function not in made.compiled:
             made.compiled[function] = function.trace(*given).lower().compile(_QUICKLY)
         return jax.tree_util.tree_leaves(made.compiled[function](*given))
 
 
-@cache
-def _host() -> jax.Device | None:
-    """The processor of the host, where it is not the default device and JAX knows it."""
-    if jax.default_backend() == "cpu":
-        return None
+def _host() -> contextlib.AbstractContextManager[object]:
+    """Run on the processor of the host, where JAX knows it."""
     try:
-        return jax.devices("cpu")[0]
+        return jax.default_device(jax.devices("cpu")[0])
     except RuntimeError:  # JAX_PLATFORMS leaves it out
-        return None
+        return contextlib.nullcontext()
 
 
 def _for_numpy(traced: jax.stages.Traced) -> NumpyProgram | None:

@@ -14,7 +14,6 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from gnewt._typing import PyTree
 from gnewt.graph import UNROLL, Batch, Family, Irregular, Maps, Rounds, RoundStep, Structure, take_places
 from gnewt.jaxprs.compat import Numeric
 from gnewt.kkt.derivatives.local import Jacobian
@@ -27,13 +26,17 @@ _MAX_RUNS = 64
 """Values that lie in more runs than this are put in place by a gather."""
 
 
+ReverseGiven: TypeAlias = tuple[Array, list[Array]]
+"""The gradient of the losses at the slots of a round, and the Jacobians of its steps."""
+
+
 class ReverseRounds(NamedTuple):
     """The reverse sweep of rounds, as a linear function of the duals that a round passes back."""
 
-    pull: Callable[[Array, PyTree], tuple[Array, Array, Array, Array]]
+    pull: Callable[[Array, ReverseGiven], tuple[Array, Array, Array, Array]]
     """(duals of the state after a round, what is given to it) ↦ what it adds to the duals of the state before it, of its
     slots, of the fixed slots and of the moving ones."""
-    given: PyTree
+    given: ReverseGiven
     """Leading axis: rounds."""
 
 
@@ -46,7 +49,9 @@ def backwards(
 ) -> tuple[Array, Array, Array, Array]:
     """Sweep the rounds in a scan that carries the duals of the state."""
 
-    def round_(carry: tuple[Array, Array], given: PyTree) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    def round_(
+        carry: tuple[Array, Array], given: ReverseGiven
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         state, fixed = carry
         before, local, shared, moving = sweep.pull(state, given)
         return (before, fixed + shared), (local, moving)
@@ -136,7 +141,7 @@ def _reverse_rounds(
     ends = np.cumsum([num_state, rounds.num_slots, rounds.fixed.size])
     size = int(ends[-1]) + rounds.moving.shape[1]
 
-    def pull_round(state: Array, xs: tuple[Array, list[Array]]) -> tuple[Array, Array, Array, Array]:
+    def pull_round(state: Array, xs: ReverseGiven) -> tuple[Array, Array, Array, Array]:
         given, rows = xs
         # Duals of the pool: at first what the next round passes back to the state and the slots of this round.
         pool = _spread(state, rounds.following, size)

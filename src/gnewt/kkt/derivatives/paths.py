@@ -16,10 +16,9 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from gnewt._typing import PyTree
-from gnewt.graph import Maps, Recurrence, Rounds, RunRounds, one_by_one
+from gnewt.graph import Maps, Recurrence, RoundGiven, Rounds, RunRounds, one_by_one
+from gnewt.kkt.derivatives.adjoints import ReverseGiven, ReverseRounds, backwards
 from gnewt.kkt.derivatives.affine import Parts, apply, compose, is_long
-from gnewt.kkt.derivatives.adjoints import ReverseRounds, backwards
 from gnewt.kkt.needed import hoist, where_needed
 
 ROUNDING = 16.0
@@ -49,7 +48,7 @@ class _Work(NamedTuple):
     end: Int[Array, ""]
     age: Int[Array, ""]
     """Iterations in this window."""
-    count: Int[Array, ""]
+    iterations: Int[Array, ""]
 
 
 def rounds_at_once(near: Float[Array, " slots"] | None = None) -> RunRounds:
@@ -78,7 +77,7 @@ def run_at_once(
     states, count, settled = solve_states(rounds, loop, guess)
     local = jax.vmap(loop.advance)(states, loop.given)[1]
 
-    def sequential(loop_start: Array, given: PyTree) -> Array:
+    def sequential(loop_start: Array, given: RoundGiven) -> Array:
         return jax.lax.scan(loop.advance, loop_start, given, rounds.repeats)[1]
 
     serial_run, captured = hoist(sequential, loop.start, loop.given)
@@ -109,7 +108,7 @@ def solve_states(
     limit = _FIRST + rounds.repeats // _EACH
     rank = jnp.arange(last)
 
-    def look(state: Array, given: PyTree) -> tuple[Array, Array]:
+    def look(state: Array, given: RoundGiven) -> tuple[Array, Array]:
         """(the next state, its change along each direction)."""
 
         def push(direction: Array) -> tuple[Array, Array]:
@@ -137,12 +136,12 @@ def solve_states(
         return _next(work, loop.start, found, moved, done, last)
 
     def proceed(work: _Work) -> Bool[Array, ""]:
-        return (work.done < last) & (work.count < limit)
+        return (work.done < last) & (work.iterations < limit)
 
     zero = jnp.zeros((), jnp.int32)
     begin = _Work(guess.at[0].set(loop.start), zero, zero, zero + last, zero, zero)
     work = jax.lax.while_loop(proceed, step, begin)
-    return work.states, work.count, work.done >= last
+    return work.states, work.iterations, work.done >= last
 
 
 def _next(work: _Work, start: Array, found: Array, moved: Array, done: Array, last: int) -> _Work:
@@ -167,7 +166,7 @@ def _next(work: _Work, start: Array, found: Array, moved: Array, done: Array, la
         jnp.where(changed, done, work.begin).astype(jnp.int32),
         end.astype(jnp.int32),
         jnp.where(changed, 0, age).astype(jnp.int32),
-        work.count + 1,
+        work.iterations + 1,
     )
 
 
@@ -188,7 +187,7 @@ def backwards_at_once(
     directions = jnp.asarray(parts.directions, dtype)
     nothing = jnp.zeros(given.shape[1], dtype)
 
-    def push(rows: PyTree) -> Array:
+    def push(rows: list[Array]) -> Array:
         return jax.vmap(lambda d: sweep.pull(d, (nothing, rows))[0])(directions)
 
     # From the last round to the first, as `compose` goes. Duals after the last round are zero.
@@ -216,7 +215,7 @@ def backwards_at_once(
     state, local, fixed, moving = pull_all(after, sweep.given)
     found = (state[0], local, jnp.sum(fixed, axis=0), moving)
 
-    def sequential(given: PyTree, zero: Array) -> tuple[Array, Array, Array, Array]:
+    def sequential(given: ReverseGiven, zero: Array) -> tuple[Array, Array, Array, Array]:
         return backwards(rounds, ReverseRounds(sweep.pull, given), zero)
 
     serial_run, captured = hoist(sequential, sweep.given, zero)

@@ -27,11 +27,11 @@ from gnewt.kkt.engines.inverse import HostInverse
 from gnewt.kkt.engines.reference.engine import solve_whole_on_host
 from gnewt.kkt.engines.xla.assembly import XlaLayout, lay_out_xla
 from gnewt.kkt.engines.xla.careful import HostSolve
-from gnewt.kkt.needed import where_needed
 from gnewt.kkt.engines.xla.front import Gains, Pivots
 from gnewt.kkt.engines.xla.inverse import draw, unknown_variances
 from gnewt.kkt.engines.xla.tree import Operands, Tree
 from gnewt.kkt.engines.xla.whole import solve_all_rows
+from gnewt.kkt.needed import where_needed
 
 CLEAN, REFINED, HOST = 0, 1, 2
 REFINEMENTS = 4
