@@ -148,3 +148,19 @@ def test_a_step_by_the_xla_engine(monkeypatch):
     monkeypatch.setenv("GNEWT_EVALUATION", "fast")
     with pytest.raises(gnewt.OptionError, match="GNEWT_EVALUATION is 'fast'"):
         gnewt.newton_step(pendulum)(x)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_run_starts_each_evaluation_from_the_last_one(monkeypatch, inside):
+    expected = gnewt.minimize(pendulum, inputs(LENGTH))
+    monkeypatch.setenv("GNEWT_EVALUATION", "parallel")
+    started = []
+    states_of = paths.states_of
+    monkeypatch.setattr(paths, "states_of", lambda *args: started.append(args) or states_of(*args))
+
+    def solve(x):
+        return gnewt.minimize(pendulum, x, engine="xla").x
+
+    found = (jax.jit(solve) if inside else solve)(inputs(LENGTH))
+    assert started and np.allclose(found, expected.x, atol=1e-8)

@@ -96,24 +96,29 @@ class System:
         return on_device(self.engine.arrays) if self.bound is None else self.bound[1]
 
     def linearize(
-        self, point: Point, slots: AnyArray | None = None, lam: AnyArray | None = None
+        self,
+        point: Point,
+        slots: AnyArray | None = None,
+        lam: AnyArray | None = None,
+        near: AnyArray | None = None,
     ) -> LocalModels:
         """Compute values, duals and local derivatives; slots are computed unless they are given.
 
         Args:
             lam: multipliers of the nodes, for slots that need not satisfy their equations (`gnewt.kkt.linearize`).
+            near: slots of a point nearby, where long recurrences are solved for all rounds at once.
         """
         function = compiled(self.structure, linearized, self.curvature, self.evaluation)
         with self._first_call("local derivatives", point):
-            return function(self.maps, point, slots, lam)
+            return function(self.maps, point, slots, lam, near)
 
     def slots(self, point: Point) -> Array:
         """Evaluate the graph."""
         return compiled(self.structure, slots_at, self.evaluation)(self.maps, point)
 
-    def value(self, point: Point) -> Array:
+    def value(self, point: Point, near: AnyArray | None = None) -> Array:
         """Compute f alone, by evaluating the graph."""
-        return compiled(self.structure, value_at, self.evaluation)(self.maps, point)
+        return compiled(self.structure, value_at, self.evaluation)(self.maps, point, near)
 
     def step(self, point: Point, shift: RealLike) -> tuple[LocalModels, Array, Elimination]:
         """Linearise, eliminate H + shift·I and solve for -g: one compiled function."""
@@ -206,7 +211,13 @@ def device_maps(structure: Structure) -> Maps:
 
 
 def linearized(
-    curvature: str, evaluation: str, maps: Maps, point: Point, slots: Array | None, lam: Array | None = None
+    curvature: str,
+    evaluation: str,
+    maps: Maps,
+    point: Point,
+    slots: Array | None,
+    lam: Array | None = None,
+    near: Array | None = None,
 ) -> LocalModels:
     """Compute values, duals and local derivatives."""
     return linearize(
@@ -219,6 +230,7 @@ def linearized(
         evaluation == "native",
         lam,
         evaluation == "at_once",
+        near,
     )
 
 
@@ -240,15 +252,15 @@ def _step(
     return models, step[:, 0], numbers
 
 
-def slots_at(evaluation: str, maps: Maps, point: Point) -> Array:
+def slots_at(evaluation: str, maps: Maps, point: Point, near: Array | None = None) -> Array:
     """Evaluate the graph."""
-    run_rounds = rounds_at_once() if evaluation == "at_once" else one_by_one
+    run_rounds = rounds_at_once(near) if evaluation == "at_once" else one_by_one
     return forward(point.structure, maps, point.data, point.x, run_rounds)
 
 
-def value_at(evaluation: str, maps: Maps, point: Point) -> Array:
+def value_at(evaluation: str, maps: Maps, point: Point, near: Array | None = None) -> Array:
     """Compute f alone, by evaluating the graph."""
-    return objective(point.structure, maps, point.data, slots_at(evaluation, maps, point))
+    return objective(point.structure, maps, point.data, slots_at(evaluation, maps, point, near))
 
 
 def gradient_at(maps: Maps, point: Point) -> tuple[Array, Array]:

@@ -61,6 +61,7 @@ def linearize(
     native: bool = False,
     lam: Float[Array, " S"] | None = None,
     at_once: bool = False,
+    near: Float[Array, " S"] | None = None,
 ) -> LocalModels:
     """Compute the local models at x, or at slots that belong to x.
 
@@ -72,11 +73,12 @@ def linearize(
             multipliers are swept. Hessians are taken with these, and `duals` is ∂l + Jᵀλ at every slot, the gradient
             of l + λᵀΦ.
         at_once: whether long recurrences are solved for all rounds at once (`paths.py`), for devices that do much at once.
+        near: slots of a point nearby, which they then start from.
     """
     if slots is not None:
         s = slots
     elif at_once:
-        s = forward(structure, maps, data, x, rounds_at_once())
+        s = forward(structure, maps, data, x, rounds_at_once(near))
     else:
         s = forward(structure, maps, data, x)
     if native and s.dtype.name in TARGETS and available():

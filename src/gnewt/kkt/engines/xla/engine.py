@@ -164,8 +164,8 @@ class XlaEngine:
         self, arrays: Operands, pivots: tuple[Pivots, ...], dtype: np.dtype
     ) -> tuple[Elimination, Array]:
         """Add up what the pivots say: (the elimination, whether every front is clean)."""
-        positive = negative = jnp.zeros((), jnp.int32)
-        logdet, smallest, clean = jnp.zeros((), dtype), jnp.asarray(jnp.inf, dtype), jnp.asarray(True)
+        # All blocks together: a reduction of each would be a launch of its own.
+        values, theirs = [jnp.zeros(0, dtype)], [jnp.zeros(0, bool)]
         for i, found in enumerate(pivots):
             shape = self._tree.blocks[i].shape
             real = arrays[f"ids{i}"] < self.layout.num_unknowns
@@ -173,17 +173,16 @@ class XlaEngine:
             a, b, c = (found.pair[..., j] for j in range(3))
             mean, radius = (a + c) / 2, jnp.hypot((a - c) / 2, b)
             large = mean + jnp.where(mean < 0, -radius, radius)
-            for value, here in (
-                (found.single, real[..., shape.p + 2 * shape.m : shape.p + shape.q]),
-                (large, pair),
-                ((a * c - b * b) / large, pair),
-            ):
-                positive += jnp.sum(here & (value > 0), dtype=jnp.int32)
-                negative += jnp.sum(here & (value < 0), dtype=jnp.int32)
-                size = jnp.where(here, jnp.abs(value), 1.0)
-                logdet += jnp.sum(jnp.log(size))
-                smallest = jnp.minimum(smallest, jnp.min(jnp.where(here, size, jnp.inf), initial=jnp.inf))
-            clean &= jnp.all(found.clean)
+            single = real[..., shape.p + 2 * shape.m : shape.p + shape.q]
+            values += [found.single.ravel(), large.ravel(), ((a * c - b * b) / large).ravel()]
+            theirs += [single.ravel(), pair.ravel(), pair.ravel()]
+        value, here = jnp.concatenate(values), jnp.concatenate(theirs)
+        positive = jnp.sum(here & (value > 0), dtype=jnp.int32)
+        negative = jnp.sum(here & (value < 0), dtype=jnp.int32)
+        size = jnp.where(here, jnp.abs(value), 1.0)
+        logdet = jnp.sum(jnp.log(size))
+        smallest = jnp.min(jnp.where(here, size, jnp.inf), initial=jnp.inf)
+        clean = jnp.all(jnp.concatenate([jnp.ones(1, bool), *(found.clean.ravel() for found in pivots)]))
         pairs, zero = self.layout.num_pairs, jnp.zeros((), jnp.int32)
         inertia = jnp.stack([positive - pairs, negative - pairs, zero])
         null = jnp.zeros(self.layout.num_unknowns, jnp.int8)
