@@ -32,7 +32,7 @@ def cost(us, start):
 
 def solve(start):
     res = gnewt.minimize(cost, jnp.zeros(30), (start,), max_steps=30)
-    return res.x, res.value, res.success
+    return res.x, res.fun, res.success
 
 
 def main():

@@ -6,7 +6,6 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import jax

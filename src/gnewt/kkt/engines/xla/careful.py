@@ -8,7 +8,7 @@ from jax import Array
 
 from gnewt.graph import Plan
 from gnewt.kkt.engines.elimination import NONFINITE, Elimination
-from gnewt.kkt.engines.reference.engine import factorize, shapes_of_summary, summary, zeros
+from gnewt.kkt.engines.reference.engine import factorize, shapes_of_summary, summary
 from gnewt.kkt.needed import where_needed
 
 
@@ -28,15 +28,25 @@ class HostSolve:
     def _call(self, needed: Array, sources: Array, shift: Array, rhs: Array) -> tuple[Array, Elimination]:
         shapes = (jax.ShapeDtypeStruct(rhs.shape, rhs.dtype), shapes_of_summary(self._plan, rhs.dtype))
 
-        def run(needed: Array, sources: Array, shift: Array, rhs: Array) -> tuple[np.ndarray, Elimination]:
-            if not needed:
-                return np.zeros(rhs.shape, rhs.dtype), zeros(shapes[1])
+        def one(sources: np.ndarray, shift: np.ndarray, rhs: np.ndarray) -> tuple[np.ndarray, Elimination]:
             with np.errstate(all="ignore"):
-                factor = factorize(self._plan, np.asarray(sources), float(shift), self._eps)
+                factor = factorize(self._plan, sources, float(shift), self._eps)
                 solution = factor.solve(np.asarray(rhs, np.float64))
             told = summary(factor, rhs.dtype)
             if not np.all(np.isfinite(solution)):
                 told = told._replace(status=np.int32(NONFINITE))
             return solution.astype(rhs.dtype), told
 
-        return jax.pure_callback(run, shapes, needed, sources, shift, rhs, vmap_method="sequential")
+        def run(*given: Array) -> tuple[np.ndarray, Elimination]:
+            """All lanes by one call: most of them need nothing."""
+            needed, *numbers = (np.asarray(v) for v in given)
+            out = jax.tree.map(lambda s: np.zeros((*needed.shape, *s.shape), s.dtype), shapes)
+            for lane in np.argwhere(needed):
+                place = tuple(lane)
+                for whole, part in zip(
+                    jax.tree.leaves(out), jax.tree.leaves(one(*(v[place] for v in numbers))), strict=True
+                ):
+                    whole[place] = part
+            return out
+
+        return jax.pure_callback(run, shapes, needed, sources, shift, rhs, vmap_method="broadcast_all")
