@@ -18,10 +18,9 @@ from PIL import Image
 
 ROOT = pathlib.Path(__file__).parents[1]
 GALLERY = ROOT / "docs" / "gallery"
-FIGURES = GALLERY / "figures.json"
 FILMS = {"mpc"}
 """Examples whose picture moves."""
-WIDTH, COLOURS, MOST_BYTES = 900, (64, 32, 16), 60_000
+WIDTH, COLOURS, MOST_BYTES = 900, (256, 128, 64, 32), 60_000
 
 
 def main() -> None:
@@ -31,19 +30,17 @@ def main() -> None:
     chosen = parser.parse_args()
     names = chosen.only or sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
     for name in names:
-        figures = json.loads(FIGURES.read_text(encoding="utf-8"))
-        found = figures.get(name, {"times": [], "explain": "", "machine": ""})
+        found = {}
         if "pictures" in chosen.part:
             found |= _run(name)
         if "times" in chosen.part:
             command = [sys.executable, "website/gallery_times.py", f"examples/{name}.py"]
             found |= json.loads(_output(command).splitlines()[-1])
-        figures[name] = found
-        text = json.dumps(dict(sorted(figures.items())), indent=1, ensure_ascii=False)
-        FIGURES.write_text(text + "\n", encoding="utf-8")
-        print(
-            f"{name}: {found.get('seconds', 0):.1f} s", *(row["what"] for row in found["times"]), flush=True
-        )
+        figures = GALLERY / f"{name}.json"
+        known = json.loads(figures.read_text(encoding="utf-8")) if figures.exists() else {}
+        text = json.dumps(dict(sorted((known | found).items())), indent=1, ensure_ascii=False)
+        figures.write_text(text + "\n", encoding="utf-8")
+        print(name, *found, flush=True)
 
 
 def _run(name):

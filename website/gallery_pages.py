@@ -13,9 +13,20 @@ GALLERY = ROOT / "docs" / "gallery"
 
 def gallery_pages() -> dict[str, str]:
     """Text of a page for each example that `make gallery` has run, by its place in the site."""
-    figures = json.loads((GALLERY / "figures.json").read_text(encoding="utf-8"))
-    names = sorted(path.stem for path in EXAMPLES.glob("*.py") if path.stem in figures)
-    return {f"gallery/{name}.md": _page(name, figures[name]) for name in names}
+    found = {
+        path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(GALLERY.glob("*.json"))
+    }
+    return {f"gallery/{name}.md": _page(name, figures) for name, figures in found.items()}
+
+
+def gallery_wall() -> str:
+    """All pictures in small, each a link to its page."""
+    pictures = (path for path in sorted(GALLERY.glob("*.*")) if path.suffix in (".png", ".gif"))
+    cells = [
+        f'<a href="gallery/{path.stem}.html"><img src="gallery/{path.name}" alt="{path.stem}" width="240" loading="lazy"></a>'
+        for path in pictures
+    ]
+    return "\n".join(["<p>", *cells, "</p>"])
 
 
 def _page(name, figures):
@@ -24,17 +35,14 @@ def _page(name, figures):
     title, _, rest = text.partition("\n")
     title, _, more = title.partition(". ")
     parts = [f"# {title.rstrip('.')}", more, *_prose(rest)]
-    picture = next((path for path in sorted(GALLERY.glob(f"{name}.*"))), None)
-    if picture is not None:
-        parts.append(f"![{title}]({picture.name})")
+    pictures = (path for path in sorted(GALLERY.glob(f"{name}.*")) if path.suffix != ".json")
+    parts += [f"![{title}]({picture.name})" for picture in pictures]
     parts += ["## Times", *_times(figures)]
-    parts += ["## What explain says", "```text\n" + figures["explain"].rstrip() + "\n```"]
-    parts += ["## What it prints", "```text\n" + figures["output"].rstrip() + "\n```"]
-    parts += [
-        "## Program",
-        f"[`examples/{name}.py`](https://github.com/gnewt/gnewt/blob/main/examples/{name}.py)",
-    ]
-    parts.append("```python\n" + source.rstrip() + "\n```")
+    for heading, key in (("What explain says", "explain"), ("What it prints", "output")):
+        if key in figures:
+            parts += [f"## {heading}", "```text\n" + figures[key].rstrip() + "\n```"]
+    web = f"https://github.com/gnewt/gnewt/blob/main/examples/{name}.py"
+    parts += ["## Program", f"[`examples/{name}.py`]({web})", "```python\n" + source.rstrip() + "\n```"]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -49,7 +57,7 @@ def _prose(text):
 
 def _times(figures):
     rows = ["| | gnewt | peer | |", "|---|---|---|---|"]
-    for row in figures["times"]:
+    for row in figures.get("times", []):
         faster = row["peer_ms"] / row["gnewt_ms"]
         told = f"{faster:.3g} × faster" if faster >= 1 else f"{1 / faster:.3g} × slower"
         mark = "" if row.get("peer_ended", True) else " (stopped there, unsolved)"
@@ -59,7 +67,8 @@ def _times(figures):
     if len(rows) > 2:
         yield "\n".join(rows)
         yield f"Compilation apart, one thread, the least of several calls: {figures['machine']}."
-    yield f"The whole script takes {figures['seconds']:.1f} s of processor time, imports and compiling included."
+    if "seconds" in figures:
+        yield f"The whole script takes {figures['seconds']:.1f} s of processor time, imports and compiling included."
 
 
 def _ms(value):

@@ -27,7 +27,7 @@ from jax.flatten_util import ravel_pytree
 import gnewt
 from gnewt import control
 
-DENSE_MOST, SECONDS, TURNS = 1500, 20.0, 7
+DENSE_MOST, SECONDS, TURNS = 1500, 6.0, 5
 
 
 class _Found(Exception):

@@ -69,7 +69,7 @@ def test_batches(engine):
 
 @pytest.mark.slow
 def test_two_processes():
-    example = pathlib.Path(__file__).parents[2] / "examples" / "two_processes.py"
+    example = pathlib.Path(__file__).parents[2] / "examples" / "distributed" / "two_processes.py"
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"

@@ -17,7 +17,7 @@ from gnewt._typing import Argument, PyTree
 from gnewt.graph import Graph, Structure
 from gnewt.jaxprs.compat import SMALL_KERNELS, count_equations
 from gnewt.kkt import ENGINES, unknown_engine
-from gnewt.newton.arithmetic import as_known, known, largest, quietly
+from gnewt.newton.arithmetic import as_known, known, largest, quietly, staged
 from gnewt.newton.check import checked, is_checked
 from gnewt.newton.constrained import ConstrainedOptions, Warm, is_constrained, minimize_constrained
 from gnewt.newton.factor import Factor
@@ -141,7 +141,7 @@ def minimize(
             point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
             system = _system(point, search, _other_order(slots, search), curvature, engine)
     if point.is_traced:
-        result = _traced(system, point, search, tol, max_steps, memory)
+        result = staged(lambda: _traced(system, point, search, tol, max_steps, memory))
     else:
         host = _Host(system, search, callback, time_limit, Reporter(verbose))
         result = host.run(point, tol, max_steps, memory)

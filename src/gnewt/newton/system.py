@@ -263,6 +263,11 @@ def value_at(evaluation: str, maps: Maps, point: Point, near: Array | None = Non
     return objective(point.structure, maps, point.data, slots_at(evaluation, maps, point, near))
 
 
+def original_value(maps: Maps, point: Point) -> Array:
+    """f(x) by JAX from the objective itself, without derivatives: JAX may compute another value beside them."""
+    return point.original(maps, point.x)
+
+
 def gradient_at(maps: Maps, point: Point) -> tuple[Array, Array]:
     """(f, g) by JAX from the objective itself."""
     return jax.value_and_grad(lambda x: point.original(maps, x))(point.x)

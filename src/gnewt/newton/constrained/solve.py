@@ -12,6 +12,7 @@ from jax.core import Tracer
 from gnewt._errors import OptionError, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Graph
+from gnewt.newton.arithmetic import staged
 from gnewt.newton.constrained.joint import Joint, make_joint
 from gnewt.newton.constrained.lifted import lifted_names, read_start
 from gnewt.newton.constrained.loop import Settings
@@ -81,11 +82,10 @@ def minimize_constrained(
     )
     note_moved(joint)
     if joint.is_traced or isinstance(tol, Tracer):
-        solved = solve_in_jit(joint, model, settings, warm)
-    else:
-        with Reporter(options.verbose, _HEAD, _WIDTHS, _cells) as reporter:
-            watch = _watch(joint, options, reporter)
-            solved = solve_on_host(joint, model, settings, warm, watch, float(options.time_limit))
+        return staged(lambda: make_result(joint, solve_in_jit(joint, model, settings, warm), tol))
+    with Reporter(options.verbose, _HEAD, _WIDTHS, _cells) as reporter:
+        watch = _watch(joint, options, reporter)
+        solved = solve_on_host(joint, model, settings, warm, watch, float(options.time_limit))
     return make_result(joint, solved, tol)
 
 

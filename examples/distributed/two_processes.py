@@ -2,8 +2,8 @@
 
 Each process holds half of the problems, and solves its half; only the summary crosses. Start both, in either order:
 
-    python examples/two_processes.py --rank 0 &
-    python examples/two_processes.py --rank 1
+    python examples/distributed/two_processes.py --rank 0 &
+    python examples/distributed/two_processes.py --rank 1
 
 On two machines: `--address HOST:PORT` of the first one. If one process dies the other ends with JAX's error.
 """
