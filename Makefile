@@ -14,7 +14,7 @@ CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp cpp/*/*.inc)
 SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
 .PHONY: help demo test test-all test-native lint format native wheel test-wheel docs gallery clean \
-	bench bench-engines bench-step bench-light bench-eager bench-first bench-cutest bench-orders bench-scaling \
+	bench bench-engines bench-step bench-light bench-eager bench-first bench-cutest bench-orders bench-scaling bench-batches \
 	bench-control bench-constrained bench-ocp bench-gate bench-baseline
 
 help:
@@ -50,7 +50,10 @@ test-native: $(VENV)/.dev-installed
 	cmake -S . -B build/asan -DGNEWT_SANITIZE=ON -DGNEWT_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(BIN)/python); \
 	cmake --build build/asan --parallel --target check; \
 	PYTHONPATH=tests $(BIN)/python -m helpers.dump_native build/asan/problems.bin; \
-	build/asan/cpp/tests/replay build/asan/problems.bin
+	build/asan/cpp/tests/replay build/asan/problems.bin; \
+	cmake -S . -B build/tsan -DGNEWT_SANITIZE=thread -DGNEWT_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(BIN)/python); \
+	cmake --build build/tsan --parallel --target replay; \
+	build/tsan/cpp/tests/replay --threads build/asan/problems.bin
 
 lint: $(VENV)/.dev-installed
 	$(BIN)/ruff format --check .
@@ -112,6 +115,10 @@ bench-step: $(BENCH)/.installed
 # The same programs without the peers of bench-step, with all that the machine has.
 bench-light: $(VENV)/.dev-installed
 	$(BIN)/python benchmarks/light.py --tracing
+
+# Batches of problems on one core and on two.
+bench-batches: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/batches.py
 
 # Eager calls after the first: what Python costs.
 bench-eager: $(VENV)/.dev-installed

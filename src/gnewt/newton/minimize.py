@@ -129,23 +129,43 @@ def minimize(
         )
     objective = Objective(target, 0, has_aux)
     search = choose_search(search, duals, back_substitution)
-    curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
+    curvature = choose_curvature(search, duals, curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     memory = None if isinstance(memory, Warm) else memory
     tol, max_steps = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
-    point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
-    system = _system(point, search, slots := objective.slots(order), curvature, engine)
-    if check and isinstance(system, System) and not is_checked(system):
-        quiet = point.still
-        if _checked(system, quiet, search) is not quiet:
-            point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
-            system = _system(point, search, _other_order(slots, search), curvature, engine)
+    at = (begin_at, *check_args(args)), check_kwargs(kwargs)
+    point, system = checked_system(objective, *at, search, (order, curvature, engine), check)
     if point.is_traced:
         result = staged(lambda: _traced(system, point, search, tol, max_steps, memory))
     else:
         host = _Host(system, search, callback, time_limit, Reporter(verbose))
         result = host.run(point, tol, max_steps, memory)
     return dataclasses.replace(result, tol=tol)
+
+
+def choose_curvature(search: Search, duals: str, curvature: str) -> str:
+    """The curvature that a search wants, or that was asked for."""
+    return getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
+
+
+def checked_system(
+    objective: Objective,
+    args: tuple[PyTree, ...],
+    kwargs: Mapping[str, PyTree],
+    search: Search,
+    options: tuple[Argument[OrderLike], str, str],
+    check: bool,
+) -> tuple[Point, System | ProductSystem]:
+    """Trace and plan; check a new structure, and take a better one where it is wrong. `options`: order, curvature, engine."""
+    order, curvature, engine = options
+    point = objective.at(args, kwargs)
+    system = _system(point, search, slots := objective.slots(order), curvature, engine)
+    if check and isinstance(system, System) and not is_checked(system):
+        quiet = point.still
+        if _checked(system, quiet, search) is not quiet:
+            point = objective.at(args, kwargs)
+            system = _system(point, search, _other_order(slots, search), curvature, engine)
+    return point, system
 
 
 def _traced(
@@ -159,7 +179,7 @@ def _traced(
     """The loop inside jit, and the solution as a function that JAX can differentiate."""
     quiet = point.still
     state, history = run(Task(system, quiet), search, quiet.x, still(tol), max_steps, still(memory))
-    result = _result(system, state, history)
+    result = result_of(system, state, history)
     x = minimiser(system, point.data, state.x, result.success)
     if not isinstance(system, System):
         return dataclasses.replace(result, x=system.structure.unravel(x))
@@ -203,7 +223,7 @@ def _system(
                 raise
             why = str(error).splitlines()[0]
         notice = f"{why}; going on with products H·v instead (inexact Newton)"
-        warnings.warn(notice, PerformanceNotice, stacklevel=3)
+        warnings.warn(notice, PerformanceNotice, stacklevel=4)
     if not isinstance(search, TrustRegion):
         raise PlanError(
             f"{type(search).__name__} needs to factorise H + μI, and the tree is too wide for that",
@@ -233,7 +253,7 @@ class _Host:
         if int(state.code) == Status.NONFINITE:
             bad = system.nonfinite(point, state.models)
             detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
-            return dataclasses.replace(_result(system, state, ()), detail=detail)
+            return dataclasses.replace(result_of(system, state, ()), detail=detail)
         advance = self._advance(task, limits, state)
         history: list[Record] = []
         ended = None
@@ -253,7 +273,7 @@ class _Host:
             ended = Status.INTERRUPTED
         if ended is not None and int(state.code) in (Status.RUNNING, Status.MAX_STEPS):
             state = state._replace(code=np.int32(ended))
-        return _result(system, state, tuple(history), self._last_factor(point, state))
+        return result_of(system, state, tuple(history), self._last_factor(point, state))
 
     def _advance(
         self, task: Task, limits: Limits, state: State
@@ -340,12 +360,13 @@ class _Host:
         return Status.STOPPED if self.callback(seen) is True else None
 
 
-def _result(
+def result_of(
     system: System | ProductSystem,
     state: State,
     history: tuple[Record, ...] | Record,
     factor: Factor | None = None,
 ) -> Result:
+    """What became of a run."""
     return Result(
         x=system.structure.unravel(state.x),
         fun=as_real(state.models.value),

@@ -16,6 +16,7 @@ from jax import Array
 
 from gnewt._errors import OptionError, PlanError, WidthError
 from gnewt._typing import PyTree
+from gnewt._waiting import waiting
 from gnewt.graph import Handle, Maps, Plan, Structure, forward, objective, one_by_one
 from gnewt.jaxprs.compat import put
 from gnewt.kkt import (
@@ -32,7 +33,6 @@ from gnewt.kkt import (
 from gnewt.newton.arithmetic import Array as AnyArray
 from gnewt.newton.numbers import RealLike
 from gnewt.newton.objective import Point
-from gnewt.newton.waiting import waiting
 from gnewt.plan import make_plan
 
 SlotOrder: TypeAlias = str | Sequence[int | np.integer | Sequence[int] | np.ndarray] | np.ndarray
@@ -314,7 +314,14 @@ def system_of(
     if isinstance(order, str) and order == "auto" and name == "xla" and platform != "cpu":
         order = "parallel"  # a GPU wants few levels of many fronts
     key = _order_key(order)
-    plan = structure.memo(("plan", key), lambda: make_plan(structure, order))
+
+    def plan_now() -> Plan:
+        with waiting(
+            f"planning the elimination of {structure.num_inputs} inputs, {structure.num_slots} slots"
+        ):
+            return make_plan(structure, order)
+
+    plan = structure.memo(("plan", key), plan_now)
     refuse_memory(plan)
 
     def make() -> System:
