@@ -34,7 +34,12 @@ def _page(name, figures):
     text = ast.get_docstring(ast.parse(source))
     title, _, rest = text.partition("\n")
     title, _, more = title.partition(". ")
-    parts = [f"# {title.rstrip('.')}", more, *_prose(rest)]
+    parts = [
+        f"---\ntitle: {name.replace('_', ' ').capitalize()}\n---",
+        f"# {title.rstrip('.')}",
+        more,
+        *_prose(rest),
+    ]
     pictures = (path for path in sorted(GALLERY.glob(f"{name}.*")) if path.suffix != ".json")
     parts += [f"![{title}]({picture.name})" for picture in pictures]
     parts += ["## Times", *_times(figures)]
