@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from gnewt._errors import PlanError, explain_error
 from gnewt._typing import Argument, Array, PyTree
 from gnewt.control.check import bad
 from gnewt.control.diagnose import name_nonfinite, naming_constants
+from gnewt.control.follow import Feedback, follow_compiled
 from gnewt.control.limited import (
     active_bounds,
     bounds_of,
@@ -29,8 +30,8 @@ from gnewt.control.limited import (
 )
 from gnewt.control.problem import Carry, Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
-from gnewt.control.tables import find_places
-from gnewt.newton import Policy, Progress, Record, Result, Rollout, minimize
+from gnewt.control.tables import find_places, joined, rows_of
+from gnewt.newton import Factor, Policy, Progress, Record, Result, Rollout, minimize
 from gnewt.newton.arithmetic import known
 from gnewt.newton.loop import Search
 from gnewt.newton.numbers import Count, Real, RealLike, as_count, as_real, is_known, show
@@ -39,6 +40,9 @@ from gnewt.newton.options import check_limits, check_tolerance
 from gnewt.newton.policy import RuleGroup, make_policy
 from gnewt.newton.rollout import choose_search
 from gnewt.newton.system import OrderLike, System, system_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 METHODS = {
     "newton": ("adjoint", "linear"),
@@ -71,10 +75,12 @@ def solve(
     the controls, by a barrier around their rollouts, and every iterate stays strictly inside of them.
 
     Args:
-        us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it (with its multipliers).
+        us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it (under limits with its
+            multipliers, and in closed loop where the initial state was replaced).
         method: `"nonlinear-newton"` (adjoint duals, nonlinear back-substitution), `"newton"` (the same with linear
             back-substitution: stagewise Newton), `"ddp"` (duals of the value function) or `"ilqr"` (no duals).
-        tol, max_steps: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start), or after so many steps.
+        tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start).
+        max_steps: stop after so many steps.
         search: how steps are kept safe; `gnewt.newton.TrustRegion()` for `newton`, `gnewt.newton.Rollout` for the others.
         square_root: eliminate in square-root form (`ilqr` only).
         order: `"stages"` (from the last stage to the first), or another causal elimination order.
@@ -118,7 +124,7 @@ def solve(
         curvature = "gauss_newton" if duals != "adjoint" else "exact"
         system = system_of(point, _objective(problem).slots(order), curvature)
     else:
-        system = None if result.factor is None else result.factor.system
+        system = result.factor.system if isinstance(result.factor, Factor) else None
     return Solution(problem, name_nonfinite(problem, result), method, square_root, system)
 
 
@@ -136,7 +142,7 @@ def _solve_limited(
 ) -> Solution:
     """Solve under limits: by the interior point, or by a barrier around rollouts."""
     stages, (tol, max_steps) = problem.stages, limits
-    start = us.result if isinstance(us, Solution) else problem.decision(us)
+    start = _moved(problem, us, lifted) if isinstance(us, Solution) else problem.decision(us)
     if method == "newton":
         decision = start.x if isinstance(start, Result) else start
         verbose, callback, time_limit = watch
@@ -167,6 +173,15 @@ def _solve_limited(
     with naming_constants(problem):
         result, _ = solve_boxed(problem, start, rollout, order, checked, watch)
     return Solution(problem, name_nonfinite(problem, result), method, square_root, None)
+
+
+def _moved(problem: Problem, old: Solution, lifted: bool | dict[str, PyTree]) -> Result[PyTree]:
+    """An earlier solution; where the start may have moved its controls are those of its closed loop, within the limits."""
+    if lifted is not False or problem.stages.optimize or old.problem.stages is not problem.stages:
+        return old.result
+    feedback = Feedback(old.states, old.gains)
+    us = follow_compiled(problem, old.us, feedback, bounds_of(problem, old.result.x))
+    return dataclasses.replace(old.result, x=problem.decision(us))
 
 
 def _refuse_other(problem: object) -> None:
@@ -206,10 +221,10 @@ class Solution:
     @cached_property
     def xs(self) -> PyTree:
         """States x_0 … x_T."""
-        return self._carries["x"]
+        return self.carries["x"]
 
     @cached_property
-    def _carries(self) -> Carry:
+    def carries(self) -> Carry:
         """States with their memory; of a lifted run those that it found: a rollout of an unstable system drifts off."""
         outputs = cast(dict[str, PyTree] | None, self.result.outputs)
         path = None if outputs is None else outputs.get("path")
@@ -325,7 +340,7 @@ class Solution:
                 explain_error("there is no policy: the start was not finite", remedy="see `message`")
             )
         with self._now():
-            if factor is not None:
+            if isinstance(factor, Factor):
                 data, models = factor.point.data, factor.models
             else:
                 point = _objective(self.problem).at((self.result.x, self.problem.given))
@@ -379,7 +394,7 @@ class Solution:
     @cached_property
     def states(self) -> Float[Array, "T nx"]:
         """x̄, raveled: what gains multiply the distance to. With a history, x is (past_u, past_x, x)."""
-        return _rows(jax.tree.map(lambda a: known(a)[:-1], self._carries))
+        return rows_of(jax.tree.map(lambda a: known(a)[:-1], self.carries))
 
     @property
     def gains(self) -> Float[Array, "T nu nx"]:
@@ -394,12 +409,12 @@ class Solution:
     @cached_property
     def value_gradient(self) -> Float[Array, "stages nx"]:
         """∂V_t at x_t, t = 0 … T."""
-        return _joined(self._tables["gradient"], self._last[0])
+        return joined(self._tables["gradient"], self._last[0])
 
     @cached_property
     def value_hessian(self) -> Float[Array, "stages nx nx"]:
         """∂²V_t at x_t, t = 0 … T."""
-        return _joined(self._tables["hessian"], self._last[1])
+        return joined(self._tables["hessian"], self._last[1])
 
     @cached_property
     def _last(self) -> tuple[Array, Array]:
@@ -407,7 +422,7 @@ class Solution:
         stages = self.problem.stages
         given = stages.split(self.result.x, self.problem.given)[1]
         with self._now():
-            return stages.expand_last_cost(jax.tree.map(lambda a: known(a)[-1], self._carries), given)
+            return stages.expand_last_cost(jax.tree.map(lambda a: known(a)[-1], self.carries), given)
 
     @cached_property
     def _nominal(self) -> tuple[Array, Array, Array, Callable[..., PyTree]]:
@@ -415,12 +430,23 @@ class Solution:
             us = jax.tree.map(known, self.us)
             unravel = ravel_pytree(jax.tree.map(lambda a: a[0], us))[1]
             states, gains = jnp.asarray(self.states), jnp.asarray(self.gains)
-            return states, jnp.asarray(_rows(us)), gains.astype(states.dtype), unravel
+            return states, jnp.asarray(rows_of(us)), gains.astype(states.dtype), unravel
 
     def policy(self, t: Array | int, x: PyTree) -> PyTree:
         """u = ū_t + K_t(x - x̄_t) at stage t. With a history, x is the dict {"x", "past_x", "past_u"}. Traceable."""
         states, controls, gains, unravel = self._nominal
         return unravel(controls[t] + gains[t] @ (ravel_pytree(x)[0] - states[t]))
+
+    def plot(self, noise: Argument[float] = 0.01) -> Figure:
+        """Draw states and controls with their limits and feedback bands, multipliers and convergence. Needs `gnewt[viz]`.
+
+        Args:
+            noise: what disturbs every state in every stage, as a share of the range of that state; a band is ±2 standard
+                deviations of the closed loop u = ū + K(x - x̄), to first order. 0 draws none.
+        """
+        from gnewt.control.picture import draw_solution  # drawing is optional
+
+        return draw_solution(self, noise)
 
     def __str__(self) -> str:
         return f"{'method':>10}: {self.method}\n{self.result}"
@@ -431,15 +457,3 @@ class Solution:
 
 def _objective(problem: Problem) -> Objective:
     return Objective(problem.stages.with_states, has_aux=True)
-
-
-def _rows(tree: PyTree) -> Array:
-    """Leaves [T, ...] side by side, as `ravel_pytree` lays out each row."""
-    leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(tree)]
-    return (jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np).concatenate(leaves, axis=1)
-
-
-def _joined(rows: Array, last: Array) -> Array:
-    """A table with one more row."""
-    xp = jnp if isinstance(rows, Tracer) or isinstance(last, Tracer) else np
-    return xp.concatenate([rows, last[None]])

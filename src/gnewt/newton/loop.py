@@ -98,6 +98,8 @@ class Task:
 
     system: System | ProductSystem
     point: Point
+    active: Array = True
+    """Whether this run still goes on. Under vmap a lane that has ended is computed with the others, but not eliminated."""
 
     @property
     def eliminates(self) -> bool:
@@ -137,9 +139,19 @@ class Task:
         assert isinstance(self.system, ProductSystem)
         return self.system.products_at(dataclasses.replace(self.point, x=x))
 
-    def factor_solve(self, models: LocalModels, shift: RealLike, rhs: Array) -> tuple[Array, Elimination]:
+    def factor_solve(
+        self, models: LocalModels, shift: RealLike, rhs: Array, wanted: Array = True
+    ) -> tuple[Array, Elimination]:
+        """Eliminate H + shift·I and solve.
+
+        Args:
+            wanted: whether the answer will be used. Under vmap a lane whose answer nobody uses takes no time: its shift
+                is NaN, which asks for nothing.
+        """
         assert isinstance(self.system, System)
         system, mu = self.system, shift if is_traced(shift) else float(shift)  # as `newton_step` gives it
+        if is_traced(shift):
+            mu = where(jnp.asarray(wanted & self.active), mu, np.nan)
         step, found = system.run_factor_solve(system.arrays, models.sources, mu, rhs[:, None])
         return known(step)[:, 0], found._replace(status=known(found.status), inertia=known(found.inertia))
 
@@ -287,7 +299,8 @@ def some_steps(
 
     def once(carry: tuple[State, Record]) -> tuple[State, Record]:
         before, rows = carry
-        after, _ = _settled(task, search, before, limits, search.propose(task, before.at))
+        mine = dataclasses.replace(task, active=goes_on(carry))
+        after, _ = _settled(mine, search, before, limits, search.propose(mine, before.at))
         return after, _write(rows, before.step - first, after.step > before.step, after.record)
 
     def goes_on(carry: tuple[State, Record]) -> Array:
@@ -327,8 +340,9 @@ def run(
 
     def once(carry: tuple[Array, State, Limits, Record]) -> tuple[Array, State, Limits, Record]:
         begun, before, limits, rows = carry
+        mine = dataclasses.replace(task, active=goes_on(carry))
         if slots is None:
-            after, _ = advance(before, limits, search.propose(task, before.at))
+            after, _ = _settled(mine, search, before, limits, search.propose(mine, before.at))
         else:
             proposal = jax.lax.cond(begun, lambda: search.propose(task, before.at), lambda: nothing)
             after, models = advance(before, limits, proposal)

@@ -18,7 +18,7 @@ from gnewt._typing import Argument, PyTree
 from gnewt.graph import Graph, Structure
 from gnewt.jaxprs.compat import SMALL_KERNELS, count_equations
 from gnewt.kkt import ENGINES, unknown_engine
-from gnewt.newton.arithmetic import as_known, known, largest, quietly
+from gnewt.newton.arithmetic import as_known, known, largest, quietly, staged
 from gnewt.newton.check import checked, is_checked
 from gnewt.newton.constrained import MAX_STEPS, ConstrainedOptions, Warm, is_constrained, minimize_constrained
 from gnewt.newton.factor import Factor
@@ -93,7 +93,8 @@ def minimize(
     Args:
         target: the objective: a JAX function `f(x, *args, **kwargs)` of any pytree x, or a `gnewt.Graph`.
         x0: start, in the form of the inputs; or a `Result`, to go on from it with its radius.
-        args, kwargs: further arguments of the function, held fixed.
+        args: further positional arguments of the function, held fixed.
+        kwargs: its keyword arguments, held fixed.
         bounds: (lower, upper) on x: numbers, arrays or pytrees in the form of x; None and ±inf for no bound.
         constraints: one, a list or a dict of `gnewt.equal(fn, target)` and `gnewt.between(fn, lower, upper)`; with
             `has_aux=True` also a dict {name: (lower, upper)} on entries of the auxiliary data.
@@ -103,9 +104,11 @@ def minimize(
             the nodes, `res.gap` says how far these are from their equations.
         search: how steps are kept safe; `TrustRegion()` unless given.
         has_aux: the function returns `(value, aux)`; aux is ignored, but for what `constraints` and `lifted` name.
-        tol, max_steps: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3), or after so many steps (200 unless given, with
-            constraints 1,000); with constraints tol bounds the scaled error of the first-order conditions.
-        order, curvature: as in `newton_step`.
+        tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3); with constraints it bounds the scaled error of the first-order
+            conditions.
+        max_steps: stop after so many steps: 200 unless given, with constraints 1,000.
+        order: as in `newton_step`.
+        curvature: as in `newton_step`.
         engine: `"auto"`, one of `gnewt.ENGINES`, or `"products"`: no elimination, Lanczos with products H·v in the same
             trust region. `"auto"` falls back to `"products"`, with a `PerformanceNotice`, where the tree is too wide.
         duals: λ in the Hessians of the nodes: `"adjoint"` (Newton), `"value"` (DDP) or `"zero"` (iLQR).
@@ -129,24 +132,44 @@ def minimize(
         )
     objective = Objective(target, 0, has_aux)
     search = choose_search(search, duals, back_substitution)
-    curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
+    curvature = choose_curvature(search, duals, curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     memory = None if isinstance(memory, Warm) else memory
     max_steps = _MAX_STEPS if max_steps is None else max_steps
     tol, max_steps = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
-    point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
-    system = _system(point, search, slots := objective.slots(order), curvature, engine)
-    if check and isinstance(system, System) and not is_checked(system):
-        quiet = point.still
-        if _checked(system, quiet, search) is not quiet:
-            point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
-            system = _system(point, search, _other_order(slots, search), curvature, engine)
+    at = (begin_at, *check_args(args)), check_kwargs(kwargs)
+    point, system = checked_system(objective, *at, search, (order, curvature, engine), check)
     if point.is_traced:
-        result = _traced(system, point, search, tol, max_steps, memory)
+        result = staged(lambda: _traced(system, point, search, tol, max_steps, memory))
     else:
         host = _Host(system, search, callback, time_limit, Reporter(verbose))
         result = host.run(point, tol, max_steps, memory)
     return dataclasses.replace(result, tol=tol)
+
+
+def choose_curvature(search: Search, duals: str, curvature: str) -> str:
+    """The curvature that a search wants, or that was asked for."""
+    return getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
+
+
+def checked_system(
+    objective: Objective,
+    args: tuple[PyTree, ...],
+    kwargs: Mapping[str, PyTree],
+    search: Search,
+    options: tuple[Argument[OrderLike], str, str],
+    check: bool,
+) -> tuple[Point, System | ProductSystem]:
+    """Trace and plan; check a new structure, and take a better one where it is wrong. `options`: order, curvature, engine."""
+    order, curvature, engine = options
+    point = objective.at(args, kwargs)
+    system = _system(point, search, slots := objective.slots(order), curvature, engine)
+    if check and isinstance(system, System) and not is_checked(system):
+        quiet = point.still
+        if _checked(system, quiet, search) is not quiet:
+            point = objective.at(args, kwargs)
+            system = _system(point, search, _other_order(slots, search), curvature, engine)
+    return point, system
 
 
 def _traced(
@@ -160,7 +183,7 @@ def _traced(
     """The loop inside jit, and the solution as a function that JAX can differentiate."""
     quiet = point.still
     state, history = run(Task(system, quiet), search, quiet.x, still(tol), max_steps, still(memory))
-    result = _result(system, state, history)
+    result = result_of(system, state, history)
     x = minimiser(system, point.data, state.x, result.success)
     if not isinstance(system, System):
         return dataclasses.replace(result, x=system.structure.unravel(x))
@@ -204,7 +227,7 @@ def _system(
                 raise
             why = str(error).splitlines()[0]
         notice = f"{why}; going on with products H·v instead (inexact Newton)"
-        warnings.warn(notice, PerformanceNotice, stacklevel=3)
+        warnings.warn(notice, PerformanceNotice, stacklevel=4)
     if not isinstance(search, TrustRegion):
         raise PlanError(
             f"{type(search).__name__} needs to factorise H + μI, and the tree is too wide for that",
@@ -234,7 +257,7 @@ class _Host:
         if int(state.code) == Status.NONFINITE:
             bad = system.nonfinite(point, state.models)
             detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
-            return dataclasses.replace(_result(system, state, ()), detail=detail)
+            return dataclasses.replace(result_of(system, state, ()), detail=detail)
         advance = self._advance(task, limits, state)
         history: list[Record] = []
         ended = None
@@ -254,7 +277,7 @@ class _Host:
             ended = Status.INTERRUPTED
         if ended is not None and int(state.code) in (Status.RUNNING, Status.MAX_STEPS):
             state = state._replace(code=np.int32(ended))
-        return _result(system, state, tuple(history), self._last_factor(point, state))
+        return result_of(system, state, tuple(history), self._last_factor(point, state))
 
     def _advance(
         self, task: Task, limits: Limits, state: State
@@ -340,12 +363,13 @@ class _Host:
         return Status.STOPPED if self.callback(seen) is True else None
 
 
-def _result(
+def result_of(
     system: System | ProductSystem,
     state: State,
     history: tuple[Record, ...] | Record,
     factor: Factor | None = None,
 ) -> Result:
+    """What became of a run."""
     return Result(
         x=system.structure.unravel(state.x),
         fun=as_real(state.models.value),

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import jax
+import numpy as np
+from jax.core import Tracer
 
 from gnewt._typing import PyTree
 from gnewt.newton.loop import Record
 from gnewt.newton.numbers import Count, Real, show
 from gnewt.newton.statuses import Status, status_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gnewt.newton.constrained.kkt import KKTFactor
+    from gnewt.newton.factor import Factor
 
 X = TypeVar("X")
 """The pytree of the inputs."""
@@ -70,7 +78,7 @@ class Result(Generic[X]):
     """A `Record` for every step; inside jit one Record of arrays with max_steps rows, NaN behind the last."""
     memory: object
     """What the search would have gone on with: its radius. `minimize(f, res)` uses it."""
-    factor: Any
+    factor: Factor | KKTFactor | None
     """H at `x`, eliminated (a `Factor`): its inertia says whether `x` is a minimum; with constraints the KKT matrix (a
     `KKTFactor`). None inside jit, and where the tree is too wide."""
     detail: str = dataclasses.field(default="", metadata={"static": True})
@@ -128,12 +136,18 @@ class Result(Generic[X]):
             return text
         if self.factor.status != "ok":
             return f"{text}; the KKT matrix is singular: constraints depend on each other, or a direction has no curvature"
-        if not self.factor.is_minimum:
+        if not getattr(self.factor, "is_minimum", True):
             found = tuple(self.factor.inertia)
             return f"{text}, but the KKT matrix has the inertia {found}: no minimum under these constraints; start elsewhere"
         return text
 
+    @property
+    def _is_batch(self) -> bool:
+        return not isinstance(self.code, Tracer) and np.ndim(self.code) > 0
+
     def __str__(self) -> str:
+        if self._is_batch:
+            return repr(self)
         work = f"({self.num_factorizations} factorizations, {self.num_evaluations} evaluations, {self.num_gradients} gradients)"
         rows = [
             ("status", f"{self.status}: {self.message}"),
@@ -150,5 +164,15 @@ class Result(Generic[X]):
         rows = [("violation", f"{float(self.violation):.3e}"), ("kkt_error", f"{float(self.kkt_error):.3e}")]
         return rows if not float(self.gap) else [*rows, ("gap", f"{float(self.gap):.3e}")]
 
+    def plot(self) -> Figure:
+        """Draw how the run converged: f, ‖g‖, inertia of H, radius and shift. Needs matplotlib (`gnewt[viz]`)."""
+        from gnewt.newton.picture import draw_result  # drawing is optional
+
+        return draw_result(self)
+
     def __repr__(self) -> str:
+        if self._is_batch:
+            codes, counts = np.unique(np.asarray(self.code), return_counts=True)
+            kinds = ", ".join(f"{n} {Status(int(c)).text}" for c, n in zip(codes, counts, strict=True))
+            return f"<Result of shape {np.shape(self.code)}: {kinds}>"
         return show("Result", self.code, self.__str__)

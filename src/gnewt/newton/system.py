@@ -16,6 +16,7 @@ from jax import Array
 
 from gnewt._errors import OptionError, PlanError, WidthError
 from gnewt._typing import PyTree
+from gnewt._waiting import waiting
 from gnewt.graph import Handle, Maps, Plan, Structure, evaluate, forward, objective
 from gnewt.jaxprs.compat import put
 from gnewt.kkt import (
@@ -31,7 +32,6 @@ from gnewt.kkt import (
 from gnewt.newton.arithmetic import Array as AnyArray
 from gnewt.newton.numbers import RealLike
 from gnewt.newton.objective import Point
-from gnewt.newton.waiting import waiting
 from gnewt.plan import make_plan
 
 SlotOrder: TypeAlias = str | Sequence[int | np.integer | Sequence[int] | np.ndarray] | np.ndarray
@@ -229,6 +229,11 @@ def value_at(maps: Maps, point: Point) -> Array:
     return evaluate(point.structure, maps, point.data, point.x)[0]
 
 
+def original_value(maps: Maps, point: Point) -> Array:
+    """f(x) by JAX from the objective itself, without derivatives: JAX may compute another value beside them."""
+    return point.original(maps, point.x)
+
+
 def gradient_at(maps: Maps, point: Point) -> tuple[Array, Array]:
     """(f, g) by JAX from the objective itself."""
     return jax.value_and_grad(lambda x: point.original(maps, x))(point.x)
@@ -274,7 +279,14 @@ def system_of(
     if isinstance(order, str) and order == "auto" and name == "xla" and platform != "cpu":
         order = "parallel"  # a GPU wants few levels of many fronts
     key = _order_key(order)
-    plan = structure.memo(("plan", key), lambda: make_plan(structure, order))
+
+    def plan_now() -> Plan:
+        with waiting(
+            f"planning the elimination of {structure.num_inputs} inputs, {structure.num_slots} slots"
+        ):
+            return make_plan(structure, order)
+
+    plan = structure.memo(("plan", key), plan_now)
     refuse_memory(plan)
 
     def make() -> System:

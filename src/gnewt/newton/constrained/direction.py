@@ -13,6 +13,7 @@ from gnewt.newton.arithmetic import Array, where, while_loop
 from gnewt.newton.constrained.barrier import Barrier, Step, Weights
 from gnewt.newton.constrained.model import is_right
 from gnewt.newton.constrained.modes import Mode, State
+from gnewt.newton.statuses import Status
 
 NEARLY_NOTHING = 1e-8
 """Weight of the objective in restoration: zero to the digits that count, and the graph's derivatives stay f + yᵀc."""
@@ -107,7 +108,10 @@ def find_direction(b: Barrier, st: State) -> Tried:
     most = np.finfo(np.result_type(st.at.w.dtype)).eps ** _WILD
 
     def attempt(t: Tried) -> Tried:
-        step, found = solve_with(b, st, t.delta, t.rows, residual)
+        # Under vmap lanes that have ended go along; a shift of NaN asks for no elimination.
+        wanted = goes_on(t) & (st.code == Status.RUNNING)
+        asked = xp.where(wanted, t.delta, np.nan) if xp is jnp else t.delta
+        step, found = solve_with(b, st, asked, t.rows, residual)
         finite = xp.all(xp.isfinite(step.w)) & xp.all(xp.isfinite(step.y))
         # Multipliers that are not finite are dropped; no shift would make them so.
         right = (is_right(b.model, found) & finite) | (st.mode == Mode.MULTIPLIERS)

@@ -218,7 +218,9 @@ def _solve(
         _, pull = jax.vjp(rows, point.x[:n])
         back = jax.vmap(lambda w: pull(w)[0], 1, 1)(jnp.asarray(sides.inequalities))
         right = right.at[:n].add(back)
-    step, found = engine.factor_solve(arrays, sources, jnp.zeros((), sources.dtype), right)
+    # A diagonal of NaN asks for nothing, and so does a shift of NaN, which takes no time.
+    shift = jnp.where(jnp.any(jnp.isnan(diagonal)), jnp.nan, 0.0).astype(sources.dtype)
+    step, found = engine.factor_solve(arrays, sources, shift, right)
     moved = jnp.zeros((0, right.shape[1]), right.dtype)
     if a.num_inequalities:
         moved = jax.vmap(lambda v: jax.jvp(rows, (point.x[:n],), (v,))[1], 1, 1)(step[:n])
