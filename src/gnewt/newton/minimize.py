@@ -6,7 +6,6 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -291,7 +290,8 @@ class _Host:
 
         def advance(state: State) -> tuple[State, list[Record]]:
             proposal = propose(state.at)
-            after = task.models(proposal.x, proposal.slots) if proposal.wanted else state.models
+            near = task.beside(state.models)
+            after = near.models(proposal.x, proposal.slots) if proposal.wanted else state.models
             new = settle(task, search, limits, state, proposal, after)
             return new, [_on_host(new.record)] if new.step > state.step else []
 
@@ -337,7 +337,7 @@ class _Host:
         """The search's `propose`. Where there are products only it is nearly all of the work, and is compiled."""
         system, search = self.system, self.search
         if isinstance(system, System):
-            return partial(search.propose, task)
+            return lambda at: search.propose(task.beside(at.models), at)
 
         def run(operands: Any, point: Point, at: Iterate) -> Proposal:
             return search.propose(Task(system.bind(operands), point), at)
