@@ -1,7 +1,7 @@
-"""Train a deep and narrow network by exact Newton steps: 30 layers of three units, each layer with weights of its own.
+"""Train a deep and narrow network by exact Newton steps: 20 layers of three units, each layer with weights of its own.
 
-A few numbers pass from layer to layer for each sample, so that the tree is narrow while the Hessian is dense. Gradients alone
-(L-BFGS, the dashed line) creep. Run: python examples/narrow_network.py [--layers 30] [--samples 4] [--out narrow_network.png]
+A few numbers pass from layer to layer for each sample, so that the tree is narrow while the Hessian is dense. The dashed line is
+L-BFGS, whose steps are cheaper and many more; the two end in different minima, of which either may be the lower one. Run: python examples/narrow_network.py [--layers 20] [--samples 4] [--out narrow_network.png]
 """
 
 import argparse
@@ -20,7 +20,7 @@ import gnewt
 
 jax.config.update("jax_enable_x64", True)
 
-DECAY = 1e-3
+DECAY = 5e-3
 
 
 def network(params, x):
@@ -48,10 +48,12 @@ def lbfgs(loss, params, steps):
 
 def draw(path, history, gradients, samples, targets, params):
     fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    least = min(row.value for row in history)
-    left.semilogy([row.value - least + 1e-12 for row in history], "o-", ms=3, label="Newton")
-    left.semilogy(np.array(gradients) - least + 1e-12, "--", label="L-BFGS")
-    left.set(xlabel="step", ylabel="loss above the minimum found")
+    curves = {"Newton": [row.value for row in history], "L-BFGS": gradients}
+    for (name, values), style in zip(curves.items(), ("o-", "--"), strict=True):
+        left.semilogy(
+            np.array(values) - values[-1] + 1e-12, style, ms=3, label=f"{name}, ends at {values[-1]:.5f}"
+        )
+    left.set(xlabel="step", ylabel="loss above its own end")
     left.legend()
     line = np.linspace(-1.5, 1.5, 200)
     right.plot(line, jax.vmap(lambda x: network(params, x))(line), label="network")
@@ -62,7 +64,7 @@ def draw(path, history, gradients, samples, targets, params):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=30)
+    parser.add_argument("--layers", type=int, default=20)
     parser.add_argument("--samples", type=int, default=4)
     parser.add_argument("--out", default="narrow_network.png")
     args = parser.parse_args()
@@ -79,9 +81,9 @@ def main():
     res = gnewt.minimize(loss, params, max_steps=150)
     print(res)
     gradients = lbfgs(loss, params, 1000)
-    close = next((k for k, value in enumerate(gradients) if value <= res.fun * (1 + 1e-6)), None)
-    told = "has not come as far" if close is None else f"comes as far in {close}"
-    print(f"Newton takes {res.num_steps} steps; L-BFGS {told} (of {len(gradients)})")
+    print(
+        f"Newton takes {res.num_steps} steps to {res.fun:.6f}, L-BFGS {len(gradients)} to {gradients[-1]:.6f}"
+    )
     draw(args.out, res.history, gradients, samples, targets, res.x)
 
 

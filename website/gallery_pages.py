@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import pathlib
+import re
 
 ROOT = pathlib.Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -34,7 +35,12 @@ def _page(name, figures):
     text = ast.get_docstring(ast.parse(source))
     title, _, rest = text.partition("\n")
     title, _, more = title.partition(". ")
-    parts = [f"# {title.rstrip('.')}", more, *_prose(rest)]
+    parts = [
+        f"---\ntitle: {name.replace('_', ' ').capitalize()}\n---",
+        f"# {title.rstrip('.')}",
+        more,
+        *_prose(rest),
+    ]
     pictures = (path for path in sorted(GALLERY.glob(f"{name}.*")) if path.suffix != ".json")
     parts += [f"![{title}]({picture.name})" for picture in pictures]
     parts += ["## Times", *_times(figures)]
@@ -61,6 +67,9 @@ def _times(figures):
         faster = row["peer_ms"] / row["gnewt_ms"]
         told = f"{faster:.3g} × faster" if faster >= 1 else f"{1 / faster:.3g} × slower"
         mark = "" if row.get("peer_ended", True) else " (stopped there, unsolved)"
+        ours, theirs = (_reached(row[key]) for key in ("what", "peer"))
+        if None not in (ours, theirs) and abs(ours - theirs) > 1e-2 * (1e-3 + abs(ours)):
+            told = "not comparable: another point"
         rows.append(
             f"| {row['what']} | {_ms(row['gnewt_ms'])} | {row['peer']}: {_ms(row['peer_ms'])}{mark} | {told} |"
         )
@@ -69,6 +78,12 @@ def _times(figures):
         yield f"Compilation apart, one thread, the least of several calls: {figures['machine']}."
     if "seconds" in figures:
         yield f"The whole script takes {figures['seconds']:.1f} s of processor time, imports and compiling included."
+
+
+def _reached(text):
+    """The value that a run ended at."""
+    found = re.search(r", to (\S+)$", text)
+    return float(found[1]) if found else None
 
 
 def _ms(value):

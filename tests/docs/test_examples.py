@@ -17,9 +17,9 @@ _QUICK = {
     "identification": (["--horizon", "60"], _CONVERGED),
     "mixture": (["--samples", "100"], _KKT),
     "power_flow": ([], _KKT),
-    "pose_graph": ([], _CONVERGED),
 }
 _SLOW = {
+    "pose_graph": ([], _CONVERGED),
     "acrobot": (["--horizon", "80"], _CONVERGED),
     "cartpole": (["--horizon", "60"], _CONVERGED),
     "minimum_time": (["--horizon", "30"], _CONVERGED),

@@ -6,7 +6,6 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -20,7 +19,7 @@ from gnewt.jaxprs.compat import SMALL_KERNELS, count_equations
 from gnewt.kkt import ENGINES, unknown_engine
 from gnewt.newton.arithmetic import as_known, known, largest, quietly, staged
 from gnewt.newton.check import checked, is_checked
-from gnewt.newton.constrained import ConstrainedOptions, Warm, is_constrained, minimize_constrained
+from gnewt.newton.constrained import MAX_STEPS, ConstrainedOptions, Warm, is_constrained, minimize_constrained
 from gnewt.newton.factor import Factor
 from gnewt.newton.implicit import minimiser
 from gnewt.newton.loop import (
@@ -57,6 +56,7 @@ would be compiled twice over for it, and the xla engine takes many seconds. The 
 that equal calls take equal steps."""
 _AT_ONCE = 8
 """Steps that are taken by one call of the compiled function: between calls, the keyboard can interrupt."""
+_MAX_STEPS = 200
 _LITTLE = 10
 """A tree that saves less than this factor of the dense Hessian's flops is little better than it."""
 
@@ -73,7 +73,7 @@ def minimize(
     search: Argument[Search | None] = None,
     has_aux: bool = False,
     tol: Argument[RealLike] = 1e-8,
-    max_steps: Argument[int] = 200,
+    max_steps: Argument[int | None] = None,
     order: Argument[OrderLike] = "auto",
     curvature: str = "exact",
     engine: str = "auto",
@@ -105,7 +105,7 @@ def minimize(
         has_aux: the function returns `(value, aux)`; aux is ignored, but for what `constraints` and `lifted` name.
         tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3); with constraints it bounds the scaled error of the first-order
             conditions.
-        max_steps: stop after so many steps.
+        max_steps: stop after so many steps: 200 unless given, with constraints 1,000.
         order: as in `newton_step`.
         curvature: as in `newton_step`.
         engine: `"auto"`, one of `gnewt.ENGINES`, or `"products"`: no elimination, Lanczos with products H·v in the same
@@ -124,7 +124,8 @@ def minimize(
             search, slots, curvature, engine, duals, back_substitution, verbose, callback, time_limit, check
         )
         given = (bounds, constraints, lifted, has_aux)
-        limits = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
+        most = MAX_STEPS if max_steps is None else max_steps
+        limits = check_tolerance(tol), check_limits(most, time_limit, callback)
         return minimize_constrained(
             target, x0, check_args(args), check_kwargs(kwargs), given, limits, options
         )
@@ -133,6 +134,7 @@ def minimize(
     curvature = choose_curvature(search, duals, curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     memory = None if isinstance(memory, Warm) else memory
+    max_steps = _MAX_STEPS if max_steps is None else max_steps
     tol, max_steps = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
     at = (begin_at, *check_args(args)), check_kwargs(kwargs)
     point, system = checked_system(objective, *at, search, (order, curvature, engine), check)
@@ -288,7 +290,8 @@ class _Host:
 
         def advance(state: State) -> tuple[State, list[Record]]:
             proposal = propose(state.at)
-            after = task.models(proposal.x, proposal.slots) if proposal.wanted else state.models
+            near = task.beside(state.models)
+            after = near.models(proposal.x, proposal.slots) if proposal.wanted else state.models
             new = settle(task, search, limits, state, proposal, after)
             return new, [_on_host(new.record)] if new.step > state.step else []
 
@@ -334,7 +337,7 @@ class _Host:
         """The search's `propose`. Where there are products only it is nearly all of the work, and is compiled."""
         system, search = self.system, self.search
         if isinstance(system, System):
-            return partial(search.propose, task)
+            return lambda at: search.propose(task.beside(at.models), at)
 
         def run(operands: Any, point: Point, at: Iterate) -> Proposal:
             return search.propose(Task(system.bind(operands), point), at)

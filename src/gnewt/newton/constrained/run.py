@@ -28,6 +28,8 @@ from gnewt.newton.statuses import Status
 from gnewt.newton.system import SlotOrder, system_of
 
 MU_FIRST = 0.1
+MAX_STEPS = 1000
+"""Of a run that is given no limit: barrier methods take hundreds of short steps where constraints are badly conditioned."""
 _RELAX = 1e-10
 """Limits are moved outwards by this much, relative to their size: problems without an interior get one. A hundred times more
 showed in products with multipliers of a few hundred."""
