@@ -12,6 +12,7 @@ from jax.core import Tracer
 from gnewt._errors import OptionError, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Graph
+from gnewt.newton.constrained.derivatives import differentiable, end_of
 from gnewt.newton.constrained.joint import Joint, make_joint
 from gnewt.newton.constrained.lifted import lifted_names, read_start
 from gnewt.newton.constrained.loop import Settings
@@ -26,6 +27,7 @@ from gnewt.newton.constrained.run import (
 )
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result
+from gnewt.newton.rules import still
 from gnewt.newton.system import SlotOrder
 
 _HEAD = ("step", "f", "violation", "dual", "mu", "shift", "alpha", "alpha_z", "mode")
@@ -74,19 +76,22 @@ def minimize_constrained(
     joint = make_joint(target, start, args, kwargs, bounds, constraints, has_aux, kept)
     if lifted is not False:
         joint = dataclasses.replace(joint, lifted=read_start(lifted, joint.point.structure, joint.outputs))
-    model = make_model(joint, options.order, options.curvature, options.engine)
+    quiet = joint.still
+    model = make_model(quiet, options.order, options.curvature, options.engine)
     dtype = np.dtype(joint.point.structure.dtype)
+    tol, warm = still(tol), still(warm)
     settings = Settings(
         dtype.type(tol) if not isinstance(tol, Tracer) else tol, max_steps, dtype.type(MU_FIRST), True
     )
-    note_moved(joint)
-    if joint.is_traced or isinstance(tol, Tracer):
-        solved = solve_in_jit(joint, model, settings, warm)
+    note_moved(quiet)
+    if quiet.is_traced or isinstance(tol, Tracer):
+        solved = solve_in_jit(quiet, model, settings, warm)
     else:
         with Reporter(options.verbose, _HEAD, _WIDTHS, _cells) as reporter:
-            watch = _watch(joint, options, reporter)
-            solved = solve_on_host(joint, model, settings, warm, watch, float(options.time_limit))
-    return make_result(joint, solved, tol)
+            watch = _watch(quiet, options, reporter)
+            solved = solve_on_host(quiet, model, settings, warm, watch, float(options.time_limit))
+    result = make_result(quiet, solved, tol)
+    return differentiable(joint, model, result, end_of(solved)) if joint.is_traced else result
 
 
 def _refuse(options: ConstrainedOptions) -> None:
