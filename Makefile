@@ -11,7 +11,7 @@ PYTEST_ARGS ?= -n 2 --dist worksteal
 CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp cpp/*/*.inc)
 SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
-.PHONY: help demo test test-all test-native lint format native clean \
+.PHONY: help demo test test-all test-native lint format native docs gallery clean \
 	bench bench-engines bench-step bench-light bench-eager bench-first bench-cutest bench-orders bench-scaling \
 	bench-control bench-constrained bench-ocp bench-factor bench-gate bench-baseline
 
@@ -23,6 +23,8 @@ help:
 	@echo "make lint      format check, lint, types, import layers"
 	@echo "make format    rewrite the sources in the house format"
 	@echo "make native    build the native library in place, for runs from source (PYTHONPATH=src)"
+	@echo "make docs      build the documentation site into site/, warnings as errors"
+	@echo "make gallery   run every example, store its picture and figures for the site (docs/gallery)"
 	@echo "make bench     make $(BENCH), install gnewt and its peers, measure everything (20 minutes; benchmarks/README.md)"
 	@echo "make bench-gate  compare what can be counted (widths, flops, bytes, residuals) with benchmarks/baseline.json"
 	@echo "make clean     remove what was built (not $(VENV))"
@@ -62,6 +64,14 @@ native:
 	cmake -S . -B build/native -DCMAKE_BUILD_TYPE=Release -DPython3_EXECUTABLE=$(abspath $(BIN)/python)
 	cmake --build build/native --parallel
 	cmake --install build/native --prefix src
+
+docs: $(VENV)/.docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "open site/index.html"
+
+# GALLERY="--only cartpole" runs one of them.
+gallery: $(VENV)/.docs-installed
+	$(BIN)/python website/gallery.py $(GALLERY)
 
 bench: bench-engines bench-step bench-cutest bench-scaling bench-control
 	$(BENCH)/bin/python benchmarks/summary.py
@@ -122,7 +132,7 @@ bench-baseline: $(VENV)/.dev-installed
 	$(BIN)/python benchmarks/gate.py --update
 
 clean:
-	rm -rf src/gnewt/libgnewt_native.* build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis gnewt_demo.png
+	rm -rf src/gnewt/libgnewt_native.* build dist site .pytest_cache .ruff_cache .import_linter_cache .hypothesis gnewt_demo.png
 	find src tests examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps make a second run quick: pip runs again only when the dependencies or native sources change.
@@ -137,6 +147,10 @@ $(VENV)/.run-installed: $(SOURCES) | $(VENV)/bin/python
 $(VENV)/.dev-installed: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@ $(VENV)/.run-installed
+
+$(VENV)/.docs-installed: pyproject.toml $(VENV)/.dev-installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
+	@touch $@
 
 # Where one of these cannot be had (no wheel for this Python), its tests are skipped by name.
 $(VENV)/.ecosystem-installed: pyproject.toml $(VENV)/.dev-installed

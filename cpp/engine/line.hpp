@@ -65,11 +65,14 @@ public:
     // The message's rows of the pairs and of the rest, -1 where there is none; the coordinates of the message's rows.
     int16_t pair_rows[kMostPairs], rest_rows[kMostRest], coordinates[kMostRest];
 
-    // Lay out the line of a record; `width`: numbers in a row. False where the line has too many parts, or there is no
-    // memory: then its fronts are eliminated one by one.
-    bool open(const PlanView& plan, const LineRecord& line, int64_t width) {
+    // Lay out the line of a record; `width`: numbers in a row; `entries`: where the numbers of R stand, if they do not
+    // fill their rows, and how many these are. False where the line has too many parts, or there is no memory: then its
+    // fronts are eliminated one by one.
+    bool open(const PlanView& plan, const LineRecord& line, int64_t width, const int16_t* entries = nullptr,
+              int64_t num_entries = 0) {
         front_ = plan.front(line.first);
         first_ = line.first;
+        entries_ = entries, num_entries_ = num_entries;
         const Shape& s = front_.shape;
         p = s.p, q = s.q, b = s.b, n = q + b, ld = width, ldp = padded<T>(p);
         if (p > kMostPairs || n > min(width, kMostRest)) return false;
@@ -184,7 +187,7 @@ private:
         at.pp = at.f + p * ld;
         at.c = at.pp + p * ldp;
         at.r = at.c + (cross ? p * ld : 0);
-        at.of_pairs = at.r + rows * ld;
+        at.of_pairs = at.r + (entries_ ? padded<T>(num_entries_) : rows * ld);
         at.of_rest = at.of_pairs + ldp;
         at.rhs = at.of_rest + ld;
         at.g = at.rhs + ld;
@@ -198,7 +201,7 @@ private:
             case kF: return at.f + i * ld + j;
             case kPP: return at.pp + i * ldp + j;
             case kC: return at.c + i * ld + j;
-            default: return at.r + i * ld + j;
+            default: return at.r + (entries_ ? entries_[i * n + j] : i * ld + j);
         }
     }
 
@@ -269,6 +272,8 @@ private:
     }
 
     Front front_;
+    const int16_t* entries_;
+    int64_t num_entries_;
     int32_t first_;
     int num_streams_;
     int64_t num_nested_, start_[Moves::kMost], stride_[Moves::kMost];

@@ -2,6 +2,7 @@
 #pragma once
 #include "line_ascent.hpp"
 #include "solve.hpp"
+#include "thin_line.hpp"
 
 namespace gnewt::engine {
 namespace GNEWT_ISA {
@@ -22,8 +23,13 @@ public:
     template <bool NOISE>
     bool ascend(bool& good) {
         const LineRecord* line = find(course_.next);
-        if (!line || line->first + line->count - course_.next < kShortest || !open(*line)) return false;
+        if (!line || line->first + line->count - course_.next < kShortest) return false;
         const int32_t end = line->first + line->count;
+        if (!NOISE && open_thin(*line)) {
+            good = thin_.ascend(course_, end);
+            return true;
+        }
+        if (!open(*line)) return false;
         with_vectors([&](const auto number) {
             constexpr int vectors = int(decltype(number)::value);
             good = ascend_line<T, vectors, NOISE>(course_, line_, work_.data(), end);
@@ -36,8 +42,13 @@ public:
     // front hands to the next does not go through the slots. `factor`: behind the rows of L of the last front.
     int32_t descend(int32_t last, int32_t record, const T*& factor) {
         const LineRecord* line = find(last);
-        if (!line || !open(*line)) return last;
+        if (!line) return last;
         const int32_t first = max(line->first, record + 1);
+        if (open_thin(*line)) {
+            thin_.descend(plan_, first, last, factor, course_.z.data());
+            return first - 1;
+        }
+        if (!open(*line)) return last;
         const int64_t p = line_.p, q = line_.q, b = line_.b, n = line_.n;
         T *x = work_.data(), *next = x + p + n, *z = course_.z.data();
         const FrontRecord* front = plan_.fronts() + last;
@@ -87,6 +98,12 @@ private:
         return ready_;
     }
 
+    // The same for a line whose rows of L have few numbers.
+    bool open_thin(const LineRecord& line) {
+        if (line.first != opened_thin_) opened_thin_ = line.first, ready_thin_ = thin_.open(plan_, line);
+        return ready_thin_;
+    }
+
     // Vectors of a row of n numbers; 0 where they are too many. The build for old machines knows one length only.
     static constexpr bool kFewBuilds = kTileVectors <= 2;
     static int vectors_of(int64_t n) {
@@ -104,10 +121,12 @@ private:
     Course<T>& course_;
     const PlanView& plan_;
     Line<T> line_;
+    ThinLine<T> thin_;
     Buffer<T> work_;
-    int32_t at_ = 0, opened_ = -1;  // a line near the last front that was looked for; the first front of the open line
+    int32_t at_ = 0;                          // a line near the last front that was looked for
+    int32_t opened_ = -1, opened_thin_ = -1;  // the first front of the open line, in either form
     int vectors_ = 0;
-    bool ready_ = false;
+    bool ready_ = false, ready_thin_ = false;
 };
 
 }  // namespace GNEWT_ISA

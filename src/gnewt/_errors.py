@@ -31,8 +31,7 @@ class GnewtError(ValueError):
     """
 
     def __init__(self, what: str, where: str = "", remedy: str = "") -> None:
-        what, _, last = what.partition(_REMEDY)
-        what, _, given = what.partition(_WHERE)
+        what, given, last = split_error(what)
         super().__init__(explain_error(what, where or given or user_line(), remedy or last))
 
 
@@ -107,6 +106,13 @@ class CurvatureWarning(UserWarning):
 def explain_error(what: str, where: str = "", remedy: str = "") -> str:
     """Join the three parts of an error into one message."""
     return what + (where and _WHERE + where) + (remedy and _REMEDY + remedy)
+
+
+def split_error(message: str) -> tuple[str, str, str]:
+    """Take a message apart again: (what, where, remedy)."""
+    what, _, remedy = message.partition(_REMEDY)
+    what, _, where = what.partition(_WHERE)
+    return what, where, remedy
 
 
 def user_line() -> str:

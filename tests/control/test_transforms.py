@@ -42,6 +42,17 @@ def test_lanes_of_a_compiled_solve_are_single_solves() -> None:
         assert np.allclose(single.policy(1, x0), alone.policy(1, x0), rtol=1e-9, atol=1e-10)
 
 
+def test_lanes_without_jit() -> None:
+    """What lanes have in common is known there, and the loop mixes it with what is traced."""
+    problem = control.Problem(*pendulum(), HORIZON)
+    us = jnp.zeros((HORIZON, 1))
+    found = jax.vmap(lambda x0: control.solve(problem.replace(x0=x0), us, max_steps=20).us)(
+        jnp.asarray(STARTS)
+    )
+    alone = control.solve(problem.replace(x0=STARTS[1]), us, max_steps=20).us
+    assert np.allclose(found[1], alone, rtol=1e-9, atol=1e-10)
+
+
 def test_a_solution_with_more_decisions_is_a_start_inside_jit() -> None:
     dynamics, cost, last, x0 = pendulum()
 

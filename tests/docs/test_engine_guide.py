@@ -1,29 +1,21 @@
 """docs/engine_guide.md runs, and names what is there."""
 
-import pathlib
 import re
 
 import pytest
 
 from gnewt.kkt.engines.native import packing
 from gnewt.kkt.engines.native.engine import available
+from helpers.pages import DOCS, ROOT, run
 
-ROOT = pathlib.Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "engine_guide.md"
+PAGE = DOCS / "engine_guide.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 ENGINE = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "cpp" / "engine").iterdir()}
 
 
 @pytest.mark.skipif(not available(), reason="the native library is not built")
 def test_the_program_of_the_page_runs():
-    # Prose becomes blank lines, so that a traceback points into the page.
-    source, inside = [], False
-    for line in TEXT.splitlines():
-        if line.startswith("```"):
-            inside = line == "```python"
-        source.append(line if inside and not line.startswith("```") else "")
-    namespace = {"__name__": "engine_guide"}
-    exec(compile("\n".join(source), str(PAGE), "exec", dont_inherit=True), namespace)
+    namespace = run(PAGE)
     assert namespace["solved"].num_delayed == 1
 
 

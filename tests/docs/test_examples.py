@@ -1,14 +1,10 @@
-"""The examples and the command line run as a user would run them."""
+"""The examples run as a user would run them."""
 
 import pathlib
 import runpy
 import sys
 
 import pytest
-from typer.testing import CliRunner
-
-from gnewt._version import __version__
-from gnewt.cli import app
 
 _EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 _CONVERGED = "the gradient is below the tolerance"
@@ -64,24 +60,3 @@ def test_shared_parameter(monkeypatch, capsys):
 
 def test_every_example_is_run():
     assert {p.stem for p in _EXAMPLES.glob("*.py")} == {*_QUICK, *_SLOW, "shared_parameter"}
-
-
-def test_version():
-    result = CliRunner().invoke(app, ["--version"])
-    assert result.exit_code == 0
-    assert result.output.strip() == f"gnewt {__version__}"
-
-
-@pytest.mark.slow
-def test_demo(tmp_path):
-    picture = tmp_path / "demo.png"
-    result = CliRunner().invoke(app, ["demo", "--horizon", "40", "--output", str(picture)])
-    assert result.exit_code == 0, result.output
-    assert "converged" in result.output
-    assert picture.stat().st_size > 10_000
-
-
-def test_demo_refuses_a_missing_folder(tmp_path):
-    result = CliRunner().invoke(app, ["demo", "--output", str(tmp_path / "nowhere" / "demo.png")])
-    assert result.exit_code == 2
-    assert not (tmp_path / "nowhere").exists()

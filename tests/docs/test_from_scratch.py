@@ -1,31 +1,19 @@
 """docs/from_scratch.md runs, and its steps are those of the library."""
 
-import pathlib
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import gnewt
+from helpers.pages import DOCS, run
 
-_PAGE = pathlib.Path(__file__).parents[2] / "docs" / "from_scratch.md"
+_PAGE = DOCS / "from_scratch.md"
 
 
 @pytest.fixture(scope="module")
 def page():
     """Execute the code blocks of the page as one program; its namespace."""
-    text = _PAGE.read_text(encoding="utf-8")
-    # Prose becomes blank lines, so that a traceback points into the page.
-    source, inside = [], False
-    for line in text.splitlines():
-        if line.startswith("```"):
-            inside = line == "```python"
-            source.append("")
-        else:
-            source.append(line if inside else "")
-    namespace = {"__name__": "from_scratch"}
-    exec(compile("\n".join(source), str(_PAGE), "exec", dont_inherit=True), namespace)
-    return namespace
+    return run(_PAGE)
 
 
 def _library_graph(problem):

@@ -9,7 +9,7 @@ import pytest
 from gnewt._version import __version__
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_PAGES = [*_ROOT.glob("*.md"), *(_ROOT / "docs").glob("*.md"), _ROOT / "benchmarks" / "README.md"]
+_PAGES = [*_ROOT.glob("*.md"), *(_ROOT / "docs").rglob("*.md"), _ROOT / "benchmarks" / "README.md"]
 # A full stop behind one capital letter (an initial) or "al." ends no sentence.
 _TWO_SENTENCES = re.compile(r"(?<!\b[A-Z])(?<!\bal)[.!?][)*_\"]* (?=\S)")
 

@@ -18,7 +18,9 @@ _PUBLIC = {
     for module in _MODULES
     for name in importlib.import_module(module).__all__
 }
-_DOCS = [page for page in _ROOT.glob("docs/*.md") if page.name != "engine_guide.md"]  # a guide to the inside
+_DOCS = [
+    page for page in _ROOT.glob("docs/**/*.md") if page.name != "engine_guide.md"
+]  # a guide to the inside
 _PAGES = [_ROOT / "README.md", *_DOCS, *_ROOT.glob("examples/*.py")]
 
 

@@ -95,7 +95,12 @@ def test_a_page_loads_nothing_and_keeps_what_it_says(tmp_path):
 def test_names_cannot_break_out_of_the_page():
     g = gnewt.Graph()
     x = g.input((2,), name="</script><b>")
-    g.loss(lambda x: jnp.sum(x**4), x, name="</script><i>")
+
+    def quartic(x):
+        return jnp.sum(x**4)
+
+    quartic.__name__ = "</script><i>"
+    g.loss(quartic, x)
     page = gnewt.explain(g, [np.ones(2)]).to_html()
     assert page.count("</script>") == 2
     assert any("</script><i>" in family["name"] for family in _data(page)["families"]["nodes"])

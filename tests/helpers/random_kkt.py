@@ -132,6 +132,32 @@ def random_line(seed: int) -> Structure:
     return Structure(tuple(every), inputs, inputs + stages * nx, None, (), ())
 
 
+def random_band(seed: int) -> Structure:
+    """Inputs in a row, each coupled with the few before it and with shared ones, one term now and then otherwise: no nodes."""
+    rng = np.random.default_rng(seed)
+    num, reach, shared = int(rng.integers(20, 70)), int(rng.integers(1, 4)), int(rng.choice([0, 0, 0, 1]))
+    common = np.arange(num, num + shared, dtype=np.int32)
+    k = reach + 1 + shared
+
+    def pattern() -> np.ndarray:
+        hess = rng.random((k, k)) < rng.choice([0.3, 1.0])
+        return hess | hess.T | np.diag(rng.random(k) < 0.9)
+
+    usual, odd = pattern(), int(rng.integers(0, num - reach))
+    families = [
+        Family(
+            _nothing,
+            np.concatenate([np.arange(i, i + reach + 1, dtype=np.int32), common])[None],
+            None,
+            (),
+            np.ones((1, k), bool),
+            pattern() if i == odd and rng.random() < 0.5 else usual,
+        )
+        for i in range(num - reach)
+    ]
+    return Structure(tuple(families), num + shared, num + shared, None, (), ())
+
+
 def random_tree(seed: int) -> Structure:
     """Arms that look alike around a few inputs: inputs and nodes of their own, terms that couple an arm with the middle, and
     sums over all arms. Sources of all arms stand together.

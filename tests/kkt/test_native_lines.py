@@ -175,3 +175,71 @@ def test_a_line_without_curvature_is_singular_and_says_where():
     got = run(lay_out_native(plan, len(sources)), sources, 0.0, np.ones((stages, 1)))
     assert got.status == "singular" and got.inertia[2] > 0 and got.smallest_pivot == 0
     assert np.all(np.isfinite(got.solution))
+
+
+def tridiagonal(diagonal, beside):
+    """A path of inputs, and the numbers of its Hessian."""
+    n, ones = len(diagonal), np.ones
+    pairs = np.stack([np.arange(n - 1), np.arange(1, n)], 1).astype(np.int32)
+    last = np.array([[n - 1]], np.int32)
+    families = (
+        Family(_never, pairs, None, (), ones((1, 2), bool), np.array([[1, 1], [1, 0]], bool)),
+        Family(_never, last, None, (), ones((1, 1), bool), ones((1, 1), bool)),
+    )
+    sources = np.concatenate([np.stack([diagonal[:-1], beside], 1).ravel(), diagonal[-1:]])
+    return Structure(families, n, n, None, (), ()), sources
+
+
+def _never(*_):
+    raise AssertionError("these structures are never evaluated")
+
+
+@pytest.mark.parametrize("real", [np.float64, np.float32])
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("kind", ["definite", "negative", "both signs", "one doubtful", "huge", "singular"])
+def test_paths_of_inputs(kind, merge, real):
+    """Fronts whose rows of L have one or two numbers: merged ones have eight pivots."""
+    n, rng = 200, np.random.default_rng(0)
+    diagonal, beside = rng.uniform(3, 4, n), rng.uniform(-1, 1, n - 1)
+    if kind == "negative":
+        diagonal *= -1
+    if kind == "both signs":
+        diagonal *= rng.choice([-1, 1], n)
+    if kind == "one doubtful":
+        pivot = diagonal[0]
+        for i in range(101):
+            pivot = diagonal[i + 1] - beside[i] ** 2 / pivot
+        diagonal[101] -= pivot * (
+            1 - 1e-6
+        )  # what is left of this pivot is little, and its neighbour is large
+        beside[101] = 1.0
+    if kind == "huge":
+        scale = 1e30 if real is np.float64 else 1e10  # the product of eight pivots leaves its bounds
+        diagonal, beside = scale * diagonal, scale * beside
+    if kind == "singular":
+        beside = -np.ones(n - 1)
+        diagonal = np.append(1.0, np.full(n - 1, 2.0))
+        diagonal[-1] = 1.0
+    structure, sources = tridiagonal(diagonal, beside)
+    plan = make_plan(structure, "reverse_time", merge=merge)
+    layout = lay_out_native(plan, len(sources))
+    lines, _ = lines_of(layout.array)
+    assert sum(count for _, count, _ in lines) > 0.8 * layout.array[1]
+    b = rng.normal(size=(n, 1)).astype(real)
+    got = run(layout, sources, 0.0, b, real)
+    sources = sources.astype(real).astype(float)
+    h = np.diag(diagonal.astype(real).astype(float))
+    h += np.diag(beside.astype(real).astype(float), 1) + np.diag(beside.astype(real).astype(float), -1)
+    w = np.linalg.eigvalsh(h)
+    if kind == "singular":
+        assert got.status == "singular" and got.inertia == (n - 1, 0, 1)
+        return
+    assert got.inertia == (np.sum(w > 0), np.sum(w < 0), 0)
+    size = np.abs(h).max()
+    error = np.abs(h @ got.solution - b).max() / (size * np.abs(got.solution).max() + np.abs(b).max())
+    assert error < (1e-14 if real is np.float64 else 1e-5)
+    np.testing.assert_allclose(got.again, got.solution, rtol=1e-2, atol=1e-4 * np.abs(got.solution).max())
+    np.testing.assert_allclose(
+        got.logdet, np.linalg.slogdet(h)[1], rtol=1e-10 if real is np.float64 else 1e-4
+    )
+    assert (got.mode == Mode.GENERAL) == (kind == "one doubtful")

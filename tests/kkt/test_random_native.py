@@ -16,6 +16,7 @@ from helpers.random_kkt import (
     KINDS,
     Dense,
     dense,
+    random_band,
     random_chain,
     random_line,
     random_sources,
@@ -164,6 +165,27 @@ def test_random_lines():
 @pytest.mark.parametrize("block", range(1, 10))
 def test_a_thousand_random_lines(block):
     check_lines(range(100 * block, 100 * (block + 1)))
+
+
+def check_bands(numbers: range) -> None:
+    outcomes = Counter(o for n in numbers for o in check(n, random_band, ORDERS, 1, n % 4 == 0))
+    assert outcomes["regular"] > 1.2 * len(numbers), outcomes
+    assert outcomes["singular"] > len(numbers) // 3, outcomes
+    assert outcomes["false alarm"] == 0, outcomes
+    # A long band of terms of low rank may have many null directions, one behind the other: rounding adds up.
+    assert outcomes["missed"] <= len(numbers) // 16, outcomes
+    assert outcomes["wrong rank"] <= len(numbers) // 6, outcomes
+
+
+def test_random_bands():
+    """Neighbours that are coupled, without nodes: lines whose rows of L have few numbers."""
+    check_bands(range(40))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(1, 10))
+def test_a_thousand_random_bands(block):
+    check_bands(range(100 * block, 100 * (block + 1)))
 
 
 def check_trees(numbers: range) -> None:

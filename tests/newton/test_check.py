@@ -140,3 +140,16 @@ def test_a_wrong_branch_is_found_away_from_the_point(monkeypatch):
         step = gnewt.newton_step(f)(np.abs(X))
     np.testing.assert_allclose(step, dense(f, np.abs(X)), rtol=1e-10)
     gnewt.clear_cache()
+
+
+@pytest.mark.parametrize("compile", [jax.jit, lambda step: step], ids=["jit", "host"])
+def test_wrong_derivatives_of_jax_are_no_bug_of_the_graph(compile):
+    """JAX leaves the start of a reduction out of its value, where it takes derivatives."""
+    start = 2.0 + (compile is jax.jit)  # a structure is checked once
+
+    def f(x):
+        return jax.lax.reduce(x, start, jax.lax.mul, (0,)) ** 2 + jnp.sum(x**2)
+
+    with pytest.warns(gnewt.AccuracyWarning, match=r"JAX's own derivatives are not[^$]*test_check.py:\d+"):
+        step = compile(gnewt.newton_step(f))(X)
+    np.testing.assert_allclose(step, dense(f, X), rtol=1e-10)

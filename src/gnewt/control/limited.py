@@ -21,7 +21,7 @@ from gnewt.control.problem import Problem
 from gnewt.control.slots import stage_order
 from gnewt.graph import Family, Output, Structure
 from gnewt.newton import Progress, Result, Rollout
-from gnewt.newton.arithmetic import Array, known
+from gnewt.newton.arithmetic import Array, known, staged
 from gnewt.newton.box import START_PUSH, WARM_PUSH, Box, BoxDual
 from gnewt.newton.boxed import Boxed, BoxRecord, BoxState, run_boxed, with_diagonal
 from gnewt.newton.constrained.derivatives import End, differentiable
@@ -162,8 +162,9 @@ def solve_boxed(
 
     traced = any(isinstance(v, Tracer) for v in jax.tree.leaves((boxed.task.point, boxed.box, dual, tol)))
     if traced:
-        st = first(boxed.task.point, boxed.box, dual, jnp.asarray(tol), push)
-        last, history = run_boxed(boxed, st, most)
+        last, history = staged(
+            lambda: run_boxed(boxed, first(boxed.task.point, boxed.box, dual, jnp.asarray(tol), push), most)
+        )
     else:
         key = (system, rollout, order if isinstance(order, str) else "given")
         begin = structure.memo(("boxed begins", *key), lambda: jax.jit(first))

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable
 from functools import cached_property
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ from gnewt.control.limited import (
 )
 from gnewt.control.problem import Carry, Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
-from gnewt.control.tables import find_places
+from gnewt.control.tables import find_places, joined, rows_of
 from gnewt.newton import Policy, Progress, Record, Result, Rollout, minimize
 from gnewt.newton.arithmetic import known
 from gnewt.newton.loop import Search
@@ -39,6 +39,9 @@ from gnewt.newton.options import check_limits, check_tolerance
 from gnewt.newton.policy import RuleGroup, make_policy
 from gnewt.newton.rollout import choose_search
 from gnewt.newton.system import OrderLike, System, system_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 METHODS = {
     "newton": ("adjoint", "linear"),
@@ -74,7 +77,8 @@ def solve(
         us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it (with its multipliers).
         method: `"nonlinear-newton"` (adjoint duals, nonlinear back-substitution), `"newton"` (the same with linear
             back-substitution: stagewise Newton), `"ddp"` (duals of the value function) or `"ilqr"` (no duals).
-        tol, max_steps: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start), or after so many steps.
+        tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start).
+        max_steps: stop after so many steps.
         search: how steps are kept safe; `gnewt.newton.TrustRegion()` for `newton`, `gnewt.newton.Rollout` for the others.
         square_root: eliminate in square-root form (`ilqr` only).
         order: `"stages"` (from the last stage to the first), or another causal elimination order.
@@ -206,10 +210,10 @@ class Solution:
     @cached_property
     def xs(self) -> PyTree:
         """States x_0 … x_T."""
-        return self._carries["x"]
+        return self.carries["x"]
 
     @cached_property
-    def _carries(self) -> Carry:
+    def carries(self) -> Carry:
         """States with their memory; of a lifted run those that it found: a rollout of an unstable system drifts off."""
         outputs = cast(dict[str, PyTree] | None, self.result.outputs)
         path = None if outputs is None else outputs.get("path")
@@ -379,7 +383,7 @@ class Solution:
     @cached_property
     def states(self) -> Float[Array, "T nx"]:
         """x̄, raveled: what gains multiply the distance to. With a history, x is (past_u, past_x, x)."""
-        return _rows(jax.tree.map(lambda a: known(a)[:-1], self._carries))
+        return rows_of(jax.tree.map(lambda a: known(a)[:-1], self.carries))
 
     @property
     def gains(self) -> Float[Array, "T nu nx"]:
@@ -394,12 +398,12 @@ class Solution:
     @cached_property
     def value_gradient(self) -> Float[Array, "stages nx"]:
         """∂V_t at x_t, t = 0 … T."""
-        return _joined(self._tables["gradient"], self._last[0])
+        return joined(self._tables["gradient"], self._last[0])
 
     @cached_property
     def value_hessian(self) -> Float[Array, "stages nx nx"]:
         """∂²V_t at x_t, t = 0 … T."""
-        return _joined(self._tables["hessian"], self._last[1])
+        return joined(self._tables["hessian"], self._last[1])
 
     @cached_property
     def _last(self) -> tuple[Array, Array]:
@@ -407,7 +411,7 @@ class Solution:
         stages = self.problem.stages
         given = stages.split(self.result.x, self.problem.given)[1]
         with self._now():
-            return stages.expand_last_cost(jax.tree.map(lambda a: known(a)[-1], self._carries), given)
+            return stages.expand_last_cost(jax.tree.map(lambda a: known(a)[-1], self.carries), given)
 
     @cached_property
     def _nominal(self) -> tuple[Array, Array, Array, Callable[..., PyTree]]:
@@ -415,12 +419,23 @@ class Solution:
             us = jax.tree.map(known, self.us)
             unravel = ravel_pytree(jax.tree.map(lambda a: a[0], us))[1]
             states, gains = jnp.asarray(self.states), jnp.asarray(self.gains)
-            return states, jnp.asarray(_rows(us)), gains.astype(states.dtype), unravel
+            return states, jnp.asarray(rows_of(us)), gains.astype(states.dtype), unravel
 
     def policy(self, t: Array | int, x: PyTree) -> PyTree:
         """u = ū_t + K_t(x - x̄_t) at stage t. With a history, x is the dict {"x", "past_x", "past_u"}. Traceable."""
         states, controls, gains, unravel = self._nominal
         return unravel(controls[t] + gains[t] @ (ravel_pytree(x)[0] - states[t]))
+
+    def plot(self, noise: Argument[float] = 0.01) -> Figure:
+        """Draw states and controls with their limits and feedback bands, multipliers and convergence. Needs `gnewt[viz]`.
+
+        Args:
+            noise: what disturbs every state in every stage, as a share of the range of that state; a band is ±2 standard
+                deviations of the closed loop u = ū + K(x - x̄), to first order. 0 draws none.
+        """
+        from gnewt.control.picture import draw_solution  # drawing is optional
+
+        return draw_solution(self, noise)
 
     def __str__(self) -> str:
         return f"{'method':>10}: {self.method}\n{self.result}"
@@ -431,15 +446,3 @@ class Solution:
 
 def _objective(problem: Problem) -> Objective:
     return Objective(problem.stages.with_states, has_aux=True)
-
-
-def _rows(tree: PyTree) -> Array:
-    """Leaves [T, ...] side by side, as `ravel_pytree` lays out each row."""
-    leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(tree)]
-    return (jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np).concatenate(leaves, axis=1)
-
-
-def _joined(rows: Array, last: Array) -> Array:
-    """A table with one more row."""
-    xp = jnp if isinstance(rows, Tracer) or isinstance(last, Tracer) else np
-    return xp.concatenate([rows, last[None]])

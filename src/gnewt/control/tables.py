@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from gnewt._typing import Array
+from gnewt._typing import Array, PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,3 +64,15 @@ def find_places(
         for name, size in (("k", e), ("gain", e * b), ("gradient", b), ("hessian", b * b)):
             begin[name] += rounds * size
     return places
+
+
+def rows_of(tree: PyTree) -> Array:
+    """Leaves [T, ...] side by side, as `ravel_pytree` lays out each row."""
+    leaves = [leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(tree)]
+    return (jnp if any(isinstance(leaf, Tracer) for leaf in leaves) else np).concatenate(leaves, axis=1)
+
+
+def joined(rows: Array, last: Array) -> Array:
+    """A table with one more row."""
+    xp = jnp if isinstance(rows, Tracer) or isinstance(last, Tracer) else np
+    return xp.concatenate([rows, last[None]])

@@ -35,14 +35,17 @@ def measure_steps(system: System, point: Point) -> dict[str, float]:
     direction = jnp.ones_like(jnp.asarray(point.x))
     compiled = jax.jit(product)
     times["CG"] = _time(lambda: compiled(direction))
+    x = jnp.asarray(point.x)
+
+    def f(y: jax.Array) -> jax.Array:
+        return point.original(maps, y)
+
+    gradient = jax.jit(jax.value_and_grad(f))
+    times["value and gradient"] = _time(lambda: gradient(x)[1])
     if system.structure.num_inputs <= _MOST_DENSE:
-        x = jnp.asarray(point.x)
 
         @jax.jit
         def dense(x: jax.Array) -> jax.Array:
-            def f(y: jax.Array) -> jax.Array:
-                return point.original(maps, y)
-
             return jnp.linalg.solve(jax.hessian(f)(x), -jax.grad(f)(x))
 
         times["dense Hessian"] = _time(lambda: dense(x))

@@ -5,21 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+
+from gnewt._viz import BLUE, legend, new_figure, tidy
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from gnewt.explain.report import Report
 
-_BLUE, _PALE, _INK = "#1f5a96", "#a9c6e4", "#222222"
+_PALE = "#a9c6e4"
 _BINS = 400
 
 
 def draw_report(report: Report) -> Figure:
     """Draw the picture of a report."""
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    figure = new_figure(11, 3.6, f"{report.shape}: N = {report.num_inputs:,}, width {report.width}")
     costs, fronts, matrix = figure.subplots(1, 3)
-    figure.suptitle(f"{report.shape}: N = {report.num_inputs}, width {report.width}", color=_INK)
     _draw_costs(costs, report)
     _draw_fronts(fronts, report)
     _draw_matrix(matrix, report)
@@ -28,10 +30,10 @@ def draw_report(report: Report) -> Figure:
 
 def _draw_costs(ax: Axes, report: Report) -> None:
     known = [cost for cost in report.costs.values() if cost.flops == cost.flops][::-1]
-    ax.barh([cost.method for cost in known], [max(cost.flops, 1.0) for cost in known], color=_BLUE)
+    ax.barh([cost.method for cost in known], [max(cost.flops, 1.0) for cost in known], color=BLUE)
     ax.set_xscale("log")
-    ax.set_title("flops of one step (CG: one iteration)", fontsize=9)
-    ax.tick_params(labelsize=8)
+    tidy(ax, "flops of one step (CG: one iteration)")
+    ax.grid(False, axis="y")
 
 
 def _draw_fronts(ax: Axes, report: Report) -> None:
@@ -43,12 +45,10 @@ def _draw_fronts(ax: Axes, report: Report) -> None:
         whole = np.maximum.reduceat(own + sep, begins)
         kept = np.maximum.reduceat(own, begins)
         ax.fill_between(begins, whole, step="post", color=_PALE, label="passed on")
-        ax.fill_between(begins, kept, step="post", color=_BLUE, label="eliminated")
-        ax.legend(fontsize=8, frameon=False)
+        ax.fill_between(begins, kept, step="post", color=BLUE, label="eliminated")
+        legend(ax)
     ax.set_ylim(bottom=0)
-    ax.set_xlabel("front", fontsize=8)
-    ax.set_title("unknowns of each front", fontsize=9)
-    ax.tick_params(labelsize=8)
+    tidy(ax, "unknowns of each front", "front")
 
 
 def _draw_matrix(ax: Axes, report: Report) -> None:
@@ -60,5 +60,5 @@ def _draw_matrix(ax: Axes, report: Report) -> None:
     filled = np.zeros((bins, bins))
     filled[row, col] = filled[col, row] = 1.0
     ax.imshow(filled, cmap="Blues", interpolation="none", extent=(0, n, n, 0), vmax=1.2)
-    ax.set_title("KKT matrix in the order of elimination", fontsize=9)
-    ax.tick_params(labelsize=8)
+    tidy(ax, "KKT matrix in the order of elimination")
+    ax.grid(False)

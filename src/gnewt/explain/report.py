@@ -19,6 +19,7 @@ from gnewt.explain.blame import Blame, blame_lines
 from gnewt.explain.flops import Cost, count_flops, dense_cost, krylov_cost
 from gnewt.explain.measure import measure_steps
 from gnewt.explain.names import Names
+from gnewt.explain.plain import report_data
 from gnewt.explain.shape import Shape, name_shape
 from gnewt.explain.sparse import HessianPattern, hessian_pattern, sparse_cost
 from gnewt.explain.text import show_report
@@ -158,6 +159,10 @@ class Report:
             pathlib.Path(path).write_text(page, encoding="utf-8")
         return page
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the report says as plain data, ready for JSON."""
+        return report_data(self)
+
     def plot(self) -> Figure:
         """Draw costs, fronts, and the KKT matrix in the order of elimination. Needs matplotlib."""
         from gnewt.explain.picture import draw_report
@@ -187,7 +192,7 @@ def explain(
         has_aux: the function returns `(value, aux)`.
         order: elimination order, as in `gnewt.newton_step`.
         engine: as in `gnewt.newton_step`.
-        measure: compile and time one step along the tree, by the dense Hessian, and one product with H.
+        measure: compile and time one step along the tree, by the dense Hessian, one product with H, and value and gradient.
     """
     if not isinstance(measure, bool):
         raise OptionError(f"measure is {measure!r}", "explain", "give True or False")

@@ -33,6 +33,11 @@ def show_report(report: Report) -> str:
         "",
         *_columns(_cost_rows(report)),
         *(f"  {cost.method}: {cost.note}" for cost in report.costs.values() if cost.note),
+        *(
+            f"  {name}: {report.measured[name]:.3g} ms"
+            for name in ("value and gradient",)
+            if name in report.measured
+        ),
         "",
         f"order {report.order}: {report.why_order}",
         f"engine {report.engine}: {report.why_engine}",

@@ -30,11 +30,16 @@ def scipy_newton(
     """Minimise a JAX function for `scipy.optimize.minimize`; returns its `OptimizeResult`.
 
     Args:
-        fun, x0, args: as given to SciPy; `fun` is a JAX function, whose derivatives gnewt takes itself.
+        fun: a JAX function, whose derivatives gnewt takes itself.
+        x0: the start, as given to SciPy.
+        args: further arguments of `fun`.
         bounds: SciPy's `Bounds`, or pairs.
         constraints: none: `gnewt.minimize` has constraints in a form of its own.
         callback: called with x after each step; the run stops if it returns True.
-        tol, gtol, maxiter, disp: bound on ‖g‖∞, limit on steps, whether to show them.
+        tol: bound on ‖g‖∞, instead of `gtol`.
+        gtol: bound on ‖g‖∞.
+        maxiter: limit on steps.
+        disp: whether to show them.
         others: `jac`, `hess` and `hessp` are not needed and ignored; any other option goes to `gnewt.minimize`.
     """
     if constraints is not None and len(constraints):

@@ -29,6 +29,14 @@ def is_traced(a: Any, b: Any = None) -> bool:
     return isinstance(a, Tracer) or isinstance(b, Tracer)
 
 
+def staged(compute: Callable[[], S]) -> S:
+    """What a function returns, computed by JAX with all numbers traced.
+
+    Under a vmap or a derivative without jit, numbers that do not depend on the lane are known, and known and traced ones mix.
+    """
+    return compute() if is_traced(jnp.zeros(())) else jax.jit(compute)()
+
+
 def known(value: Array) -> Array:
     """NumPy's form of a number or vector; one inside jit stays as it is."""
     return value if isinstance(value, Tracer) else np.asarray(value)[()]

@@ -23,7 +23,7 @@ from gnewt.jaxprs.flatten import VALUE_CALLS
 from gnewt.kkt import LocalModels, lifted_product
 from gnewt.newton.check_points import check_points
 from gnewt.newton.objective import Point
-from gnewt.newton.system import System, compiled, derivatives_at, gradient_at, linearized
+from gnewt.newton.system import System, compiled, derivatives_at, gradient_at, linearized, original_value
 from gnewt.trace import LOOPS, Distrust
 
 _TOLERANCE, _COARSE = 1e-6, 2e-2
@@ -39,6 +39,9 @@ _QUICKLY: dict[str, str | bool] = {
     "xla_llvm_disable_expensive_passes": True,
 }
 """How to compile what runs a few times."""
+_CLEARLY = 10.0
+"""How many times larger an error is than the uncertainty of a difference of values."""
+_GRADIENT = "gradient"
 _ENOUGH = 3
 """Points with finite derivatives that are compared where the function has branches; else one."""
 
@@ -62,6 +65,10 @@ class _Difference:
     error: float
     """Relative."""
     slot: int
+    sides: tuple[np.ndarray, np.ndarray]
+    """Ours and JAX's."""
+    blames_jax: bool = False
+    """Whether JAX's derivatives are not those of the function's own values."""
 
 
 def is_checked(system: System) -> bool:
@@ -94,14 +101,27 @@ def checked(system: System, point: Point, models: LocalModels | None = None) -> 
             continue
         if _first_difference(mended, dataclasses.replace(system, structure=mended.structure), None) is None:
             point.entry.become(mended.entry)
-            what = explain_error(
-                _sentence(point.structure, first), _suspects(point.structure, first), _MENDED
-            )
-            warnings.warn(what, PerformanceNotice, stacklevel=4)
+            _tell(point.structure, first)
             return mended
     raise InternalError(_sentence(point.structure, first), _suspects(point.structure, first), _REMEDY)
 
 
+def _tell(structure: Structure, found: _Difference) -> None:
+    """Say that a part was made opaque, and whose derivatives are in doubt."""
+    where = _suspects(structure, found)
+    if found.blames_jax:
+        what = (
+            f"JAX's own derivatives are not those of the function's values: its {found.what} differs from that of the graph "
+            f"(relative difference {found.error:.1e} at {structure.slot_name(found.slot)}) and from differences of values"
+        )
+        warnings.warn(explain_error(what, where, _JAX_DIFFERS), AccuracyWarning, stacklevel=5)
+    else:
+        warnings.warn(
+            explain_error(_sentence(structure, found), where, _MENDED), PerformanceNotice, stacklevel=5
+        )
+
+
+_JAX_DIFFERS = "check the function with jax.test_util.check_grads; steps are those of JAX's derivatives, with the part opaque"
 _MENDED = (
     "nothing: the part was made opaque, and the derivatives agree now. This is a bug in gnewt: please report it with the "
     "function"
@@ -146,7 +166,7 @@ def _first_difference(point: Point, system: System, models: LocalModels | None) 
         ours = None if given is None else jax.tree_util.tree_leaves(given)
         difference = _difference(at, system, ours, made)
         if isinstance(difference, _Difference):
-            return difference
+            return dataclasses.replace(difference, blames_jax=_blames_jax(difference, at, system, made))
         compared += difference
         if compared >= wanted:
             break
@@ -166,10 +186,9 @@ def _difference(
 ) -> _Difference | bool:
     """What differs at a point; else whether there was anything to compare."""
     structure = system.structure
-    rng = np.random.default_rng(0)
-    v = rng.choice([-1.0, 1.0], structure.num_inputs) * rng.uniform(0.5, 1.0, structure.num_inputs)
+    v = _direction(structure)
     try:
-        theirs = _derivatives(system, point, v.astype(structure.dtype), made)
+        theirs = _derivatives(system, point, v, made)
         ours = _models(system, point, made) if given is None else given
     except jax.errors.JaxRuntimeError:  # a callback that refuses random numbers
         return False
@@ -182,7 +201,7 @@ def _difference(
     terms = max(float(np.max(np.abs(a), initial=0.0)) for a in (sources, duals))
     floor = _CANCELS * structure.eps**0.5 * terms
     compare = partial(_compare, structure)
-    worst = compare("gradient", duals[: structure.num_inputs], gradient, floor)
+    worst = compare(_GRADIENT, duals[: structure.num_inputs], gradient, floor)
     if worst is None and system.curvature == "exact":
         worst = compare("Hessian-vector product", lifted_product(structure, sources, v), curved, floor)
     if worst is None:
@@ -195,6 +214,37 @@ def _difference(
             )
             warnings.warn(explain_error(what, structure.families[0].where), AccuracyWarning, stacklevel=6)
     return True if worst is None else worst
+
+
+def _direction(structure: Structure) -> np.ndarray:
+    """A vector to multiply H by."""
+    rng = np.random.default_rng(0)
+    v = rng.choice([-1.0, 1.0], structure.num_inputs) * rng.uniform(0.5, 1.0, structure.num_inputs)
+    return v.astype(structure.dtype)
+
+
+def _blames_jax(found: _Difference, point: Point, system: System, made: _Made) -> bool:
+    """Whether JAX's derivatives are not those of the values that the function has nearby (the graph's need not be, either)."""
+    structure, v = system.structure, _direction(system.structure)
+    x = np.asarray(point.x)
+    h = structure.eps ** (1 / 3) * max(1.0, float(np.max(np.abs(x))))
+
+    def near(length: float) -> np.ndarray:
+        at = dataclasses.replace(point, x=x + (length * v).astype(x.dtype))
+        if found.what == _GRADIENT:  # beside its derivatives, JAX may compute another value
+            value = _run(compiled(structure, original_value), (system.maps, at), made, made.inside)[0]
+            return np.atleast_1d(np.asarray(value, np.float64))
+        return np.asarray(_derivatives(system, at, v, made)[1], np.float64)
+
+    try:
+        change, coarser = ((near(step) - near(-step)) / (2 * step) for step in (h, 2 * h))
+    except jax.errors.JaxRuntimeError:
+        return False
+    ours, theirs = found.sides
+    if found.what == _GRADIENT:
+        ours, theirs = np.atleast_1d(ours @ v), np.atleast_1d(theirs @ v)
+    wrong, unsure = np.max(np.abs(theirs - change)), np.max(np.abs(coarser - change))
+    return bool(wrong > _CLEARLY * unsure and _CLEARLY * wrong > np.max(np.abs(theirs - ours)))
 
 
 def _derivatives(system: System, point: Point, v: np.ndarray, made: _Made) -> Sequence[Numeric]:
@@ -252,7 +302,8 @@ def _compare(
     worst = int(np.argmax(error))
     if error[worst] <= tolerance * scale:
         return None
-    return _Difference(what, float(error[worst] / scale), worst if len(ours) == structure.num_inputs else 0)
+    slot = worst if len(ours) == structure.num_inputs else 0
+    return _Difference(what, float(error[worst] / scale), slot, (ours, theirs))
 
 
 def _sentence(structure: Structure, found: _Difference) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,11 +29,14 @@ from gnewt.newton.numbers import (
     show,
 )
 from gnewt.newton.objective import Point
-from gnewt.newton.options import check_shift
+from gnewt.newton.options import check_choice, check_shift
 from gnewt.newton.policy import Policy, make_policy
 from gnewt.newton.sides import ravel_sides, unravel_sides
 from gnewt.newton.statuses import status_of
 from gnewt.newton.system import System
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _MAX_REFINEMENTS, _ENOUGH, _PAYS = 3, 4, 0.5
 """Refinements at most; the relative residual, in roundings, that needs none; the share of the residual that a
@@ -326,6 +329,18 @@ class Factor:
         """Draw from N(0, (H + μI)⁻¹): leaves have the axes `shape` in front. NaN inside jit where H + μI is not ≻ 0."""
         self._refuse_batch("sample(key)")
         return uncertainty.sample(self, key, tuple(shape))
+
+    def plot(self, of: str = "inputs", deviations: float = 2.0) -> Figure:
+        """Draw marginal bands, mean ± deviations · std, of N(x, (H + μI)⁻¹). Needs matplotlib (`gnewt[viz]`).
+
+        Args:
+            of: `"inputs"`, or `"outputs"`: the auxiliary data, such as the states along a trajectory (see `output_variances`).
+            deviations: half the width of a band, in standard deviations.
+        """
+        from gnewt.newton.picture import draw_bands  # drawing is optional
+
+        self._refuse_batch("plot()")
+        return draw_bands(self, check_choice("of", of, ("inputs", "outputs")), deviations)
 
     def refuse_singular(self, what: str) -> None:
         """Raise StepError where H + μI is singular."""

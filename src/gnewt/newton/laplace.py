@@ -9,7 +9,7 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Generic
+from typing import TYPE_CHECKING, ClassVar, Generic
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,9 @@ from gnewt.newton.numbers import Count, Real, RealLike, as_real, show
 from gnewt.newton.result import Result, X
 from gnewt.newton.step import factorize
 from gnewt.newton.system import OrderLike
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @jax.tree_util.register_dataclass
@@ -67,6 +70,10 @@ class Laplace(Generic[X]):
         """Draw from N(mode, H⁻¹): leaves have the axes `shape` in front."""
         return jax.tree.map(lambda m, d: m + d, self.mode, self.factor.sample(key, shape))
 
+    def plot(self, of: str = "inputs", deviations: float = 2.0) -> Figure:
+        """Draw marginal bands around the mode: see `Factor.plot`."""
+        return self.factor.plot(of, deviations)
+
     def __repr__(self) -> str:
         return show(
             "Laplace",
@@ -97,9 +104,15 @@ def laplace(
     Args:
         neg_log_joint: f(x, *args, **kwargs) = -log p(x, y; θ), with all constants that the evidence is to count.
         x0: where the search for the mode starts, in the form of x; or a `Result`.
-        args, kwargs: hyper-parameters and data, held fixed.
-        has_aux, keep: f returns (value, aux); entries of aux that are to have variances: names, or True for all.
-        tol, max_steps, order, engine, check: as in `minimize`.
+        args: hyper-parameters and data, held fixed.
+        kwargs: the same, by name.
+        has_aux: f returns (value, aux).
+        keep: entries of aux that are to have variances: names, or True for all.
+        tol: as in `minimize`.
+        max_steps: as in `minimize`.
+        order: as in `minimize`.
+        engine: as in `minimize`.
+        check: as in `minimize`.
     """
     named = dict(kwargs or {})
     result = minimize(

@@ -18,7 +18,7 @@ from gnewt._typing import Argument, PyTree
 from gnewt.graph import Graph, Structure
 from gnewt.jaxprs.compat import SMALL_KERNELS, count_equations
 from gnewt.kkt import ENGINES, unknown_engine
-from gnewt.newton.arithmetic import as_known, known, largest, quietly
+from gnewt.newton.arithmetic import as_known, known, largest, quietly, staged
 from gnewt.newton.check import checked, is_checked
 from gnewt.newton.constrained import ConstrainedOptions, Warm, is_constrained, minimize_constrained
 from gnewt.newton.factor import Factor
@@ -92,7 +92,8 @@ def minimize(
     Args:
         target: the objective: a JAX function `f(x, *args, **kwargs)` of any pytree x, or a `gnewt.Graph`.
         x0: start, in the form of the inputs; or a `Result`, to go on from it with its radius.
-        args, kwargs: further arguments of the function, held fixed.
+        args: further positional arguments of the function, held fixed.
+        kwargs: its keyword arguments, held fixed.
         bounds: (lower, upper) on x: numbers, arrays or pytrees in the form of x; None and ±inf for no bound.
         constraints: one, a list or a dict of `gnewt.equal(fn, target)` and `gnewt.between(fn, lower, upper)`; with
             `has_aux=True` also a dict {name: (lower, upper)} on entries of the auxiliary data.
@@ -102,9 +103,11 @@ def minimize(
             the nodes, `res.gap` says how far these are from their equations.
         search: how steps are kept safe; `TrustRegion()` unless given.
         has_aux: the function returns `(value, aux)`; aux is ignored, but for what `constraints` and `lifted` name.
-        tol, max_steps: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3), or after so many steps; with constraints tol bounds the
-            scaled error of the first-order conditions.
-        order, curvature: as in `newton_step`.
+        tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3); with constraints it bounds the scaled error of the first-order
+            conditions.
+        max_steps: stop after so many steps.
+        order: as in `newton_step`.
+        curvature: as in `newton_step`.
         engine: `"auto"`, one of `gnewt.ENGINES`, or `"products"`: no elimination, Lanczos with products H·v in the same
             trust region. `"auto"` falls back to `"products"`, with a `PerformanceNotice`, where the tree is too wide.
         duals: λ in the Hessians of the nodes: `"adjoint"` (Newton), `"value"` (DDP) or `"zero"` (iLQR).
@@ -139,7 +142,7 @@ def minimize(
             point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
             system = _system(point, search, _other_order(slots, search), curvature, engine)
     if point.is_traced:
-        result = _traced(system, point, search, tol, max_steps, memory)
+        result = staged(lambda: _traced(system, point, search, tol, max_steps, memory))
     else:
         host = _Host(system, search, callback, time_limit, Reporter(verbose))
         result = host.run(point, tol, max_steps, memory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -90,6 +90,13 @@ def check_kwargs(kwargs: Any) -> dict[str, Any]:
             'write kwargs={"name": value} for a keyword argument of the function',
         )
     return dict(kwargs or {})
+
+
+def check_choice(name: str, value: Any, known: Sequence[str]) -> str:
+    """One of some words."""
+    if not isinstance(value, str) or value not in known:
+        raise OptionError(f"{name} is {value!r}", user_line(), f"give one of {', '.join(map(repr, known))}")
+    return value
 
 
 def _real(name: str, value: Any, meaning: str) -> Any:

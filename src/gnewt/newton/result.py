@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import jax
 
@@ -11,6 +11,9 @@ from gnewt._typing import PyTree
 from gnewt.newton.loop import Record
 from gnewt.newton.numbers import Count, Real, show
 from gnewt.newton.statuses import Status, status_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 X = TypeVar("X")
 """The pytree of the inputs."""
@@ -149,6 +152,12 @@ class Result(Generic[X]):
             return []
         rows = [("violation", f"{float(self.violation):.3e}"), ("kkt_error", f"{float(self.kkt_error):.3e}")]
         return rows if not float(self.gap) else [*rows, ("gap", f"{float(self.gap):.3e}")]
+
+    def plot(self) -> Figure:
+        """Draw how the run converged: f, ‖g‖, inertia of H, radius and shift. Needs matplotlib (`gnewt[viz]`)."""
+        from gnewt.newton.picture import draw_result  # drawing is optional
+
+        return draw_result(self)
 
     def __repr__(self) -> str:
         return show("Result", self.code, self.__str__)

@@ -229,6 +229,11 @@ def value_at(maps: Maps, point: Point) -> Array:
     return evaluate(point.structure, maps, point.data, point.x)[0]
 
 
+def original_value(maps: Maps, point: Point) -> Array:
+    """f(x) by JAX from the objective itself, without derivatives: JAX may compute another value beside them."""
+    return point.original(maps, point.x)
+
+
 def gradient_at(maps: Maps, point: Point) -> tuple[Array, Array]:
     """(f, g) by JAX from the objective itself."""
     return jax.value_and_grad(lambda x: point.original(maps, x))(point.x)

@@ -44,7 +44,7 @@ _REMEDY = (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QPResult:
-    """The solution of [[Q, Gᵀ], [G, 0]] [x; λ] = [b; h], and what the elimination learnt about it. A pytree.
+    """The solution of `[[Q, Gᵀ], [G, 0]] [x; λ] = [b; h]`, and what the elimination learnt about it. A pytree.
 
     With limits, Qx + Gᵀλ + Cᵀy + z = b: y and z are positive at an upper limit, negative at a lower one. Numbers that only the
     elimination on the host knows are None inside jit (inertia, rank, redundant rows), and the inertia with limits.

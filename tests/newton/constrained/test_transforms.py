@@ -53,7 +53,7 @@ def test_jit_takes_the_steps_of_the_host() -> None:
 
 def test_lanes_end_as_runs_do() -> None:
     starts = 0.6 * jax.random.normal(jax.random.key(0), (6, 2))
-    batch = jax.jit(jax.vmap(lambda x0: solve(jnp.zeros(T), x0)))(starts)
+    batch = jax.vmap(lambda x0: solve(jnp.zeros(T), x0))(starts)  # without jit: what lanes share is known
     single = jax.jit(lambda x0: solve(jnp.zeros(T), x0))
     for i, x0 in enumerate(starts):
         alone = single(x0)

@@ -51,7 +51,8 @@ def between(fn: Argument[Callable[..., PyTree]], lower: Limit = None, upper: Lim
 
     Args:
         fn: takes the arguments of the objective and returns any pytree of numbers.
-        lower, upper: a number for all entries, or a pytree in the form of what fn returns; None and ±inf for no limit.
+        lower: a number for all entries, or a pytree in the form of what fn returns; None and -inf for no limit.
+        upper: the same from above.
     """
     _refuse_no_function(fn, "between")
     if lower is None and upper is None:

@@ -12,7 +12,8 @@ from jax.core import Tracer
 from gnewt._errors import OptionError, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Graph
-from gnewt.newton.constrained.derivatives import differentiable, end_of
+from gnewt.newton.arithmetic import staged
+from gnewt.newton.constrained.derivatives import End, differentiable, end_of
 from gnewt.newton.constrained.joint import Joint, make_joint
 from gnewt.newton.constrained.lifted import lifted_names, read_start
 from gnewt.newton.constrained.loop import Settings
@@ -20,6 +21,7 @@ from gnewt.newton.constrained.modes import Record, State
 from gnewt.newton.constrained.outcome import make_result
 from gnewt.newton.constrained.run import (
     MU_FIRST,
+    Solved,
     make_model,
     note_moved,
     solve_in_jit,
@@ -85,13 +87,18 @@ def minimize_constrained(
     )
     note_moved(quiet)
     if quiet.is_traced or isinstance(tol, Tracer):
-        solved = solve_in_jit(quiet, model, settings, warm)
-    else:
-        with Reporter(options.verbose, _HEAD, _WIDTHS, _cells) as reporter:
-            watch = _watch(quiet, options, reporter)
-            solved = solve_on_host(quiet, model, settings, warm, watch, float(options.time_limit))
-    result = make_result(quiet, solved, tol)
-    return differentiable(joint, model, result, end_of(solved)) if joint.is_traced else result
+        result, end = staged(lambda: _finish(quiet, solve_in_jit(quiet, model, settings, warm), tol))
+        return differentiable(joint, model, result, end)
+    with Reporter(options.verbose, _HEAD, _WIDTHS, _cells) as reporter:
+        watch = _watch(quiet, options, reporter)
+        solved = solve_on_host(quiet, model, settings, warm, watch, float(options.time_limit))
+    if not joint.is_traced:
+        return make_result(quiet, solved, tol)
+    return differentiable(joint, model, *_finish(quiet, solved, tol))
+
+
+def _finish(joint: Joint, solved: Solved, tol: Any) -> tuple[Result, End]:
+    return make_result(joint, solved, tol), end_of(solved)
 
 
 def _refuse(options: ConstrainedOptions) -> None:
