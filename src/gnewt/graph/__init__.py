@@ -2,7 +2,7 @@
 
 from gnewt.graph.affine import Index, IndexMaker, Maps, distinct_rows, take_places
 from gnewt.graph.builder import Graph, Handle
-from gnewt.graph.evaluate import UNROLL, apply_family, evaluate, forward, objective
+from gnewt.graph.evaluate import UNROLL, apply_family, evaluate, forward, node_values, objective
 from gnewt.graph.family import Family, check_family
 from gnewt.graph.layout import Batch, Irregular
 from gnewt.graph.outputs import Kind, Output, constant_output
@@ -38,6 +38,7 @@ __all__ = [
     "evaluate",
     "find_loops",
     "forward",
+    "node_values",
     "objective",
     "take_places",
 ]

@@ -53,6 +53,16 @@ def still(tree: T) -> T:
     return jax.tree.map(lambda v: jax.lax.stop_gradient(v) if isinstance(v, Tracer) else v, tree)
 
 
+def tell_unless(sound: Array, tell: Callable[..., None], *why: Array) -> None:
+    """Call back to the host where something is not sound: a call that is not made costs nothing."""
+    jax.lax.cond(sound, lambda *why: None, lambda *why: jax.debug.callback(tell, *why), *why)
+
+
+def differentiable_engine(system: System) -> str:
+    """The engine of a system inside of rules; the reference engine runs on the host."""
+    return "auto" if system.engine.name == "reference" else system.engine.name
+
+
 def gradient_at(system: System, x: Array, data: Data) -> Array:
     """∂f/∂x on the graph."""
     maps, structure = system.maps, system.structure

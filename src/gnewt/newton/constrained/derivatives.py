@@ -21,7 +21,7 @@ from gnewt.newton.constrained.warm import leave
 from gnewt.newton.numbers import as_real
 from gnewt.newton.objective import Point
 from gnewt.newton.result import Result
-from gnewt.newton.rules import still
+from gnewt.newton.rules import differentiable_engine, still
 from gnewt.newton.system import system_of
 
 
@@ -61,7 +61,7 @@ def differentiable(joint: Joint, model: Model, result: Result, end: End) -> Resu
     )
     y = jnp.concatenate([jnp.asarray(joint.flat_rows(result.multipliers), dtype), z[joint.fixed]])
     found = _answer(model, x, z.at[joint.fixed].set(0.0), y[rows.equalities], y[rows.inequalities], end)
-    exact = system_of(_bare(a), model.system.order, "exact", model.system.engine.name)
+    exact = system_of(_bare(a), model.system.order, "exact", differentiable_engine(model.system))
     conditions = structure.memo(("conditions", exact), lambda: Conditions(a, exact))
     given = _given(joint, dtype)
     ending = Ending(jnp.asarray(end.barrier, dtype), jnp.asarray(end.is_upper), jnp.asarray(result.success))

@@ -24,13 +24,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gnewt._errors import CurvatureWarning, DerivativeError
-from gnewt.graph import Data, objective
+from gnewt._errors import CurvatureWarning
+from gnewt.graph import Data, node_values, objective
 from gnewt.kkt import Elimination, EliminationStatus, LocalModels
 from gnewt.newton.constrained.augment import Augmented
-from gnewt.newton.constrained.lifted import node_values
 from gnewt.newton.objective import Point
-from gnewt.newton.rules import still
+from gnewt.newton.rules import still, tell_unless
 from gnewt.newton.system import System, device_maps
 
 _ROUNDS = 4
@@ -170,11 +169,6 @@ def _(
     conditions: Conditions, primals: tuple[Given, Answer, Ending], tangents: tuple[Given, Answer, Ending]
 ) -> tuple[Answer, Answer]:
     given, found, ending = primals
-    if conditions.system.engine.name == "reference":
-        raise DerivativeError(
-            "a solution under constraints cannot be differentiated with engine='reference', which runs on the host",
-            remedy="choose engine='native' or 'xla', or detach the solution with jax.lax.stop_gradient",
-        )
     answer = answer_of(conditions, given, found, ending)
     structure = conditions.augmented.structure
     change = structure.memo(("solution map", conditions), lambda: jax.jit(partial(_change, conditions)))
@@ -263,8 +257,9 @@ def _active_set(conditions: Conditions, answer: Answer, given: Given, ending: En
     inertia = numbers.inertia
     regular = (numbers.status == EliminationStatus.OK) & (inertia[0] == n) & (inertia[1] == a.num_equalities)
     clear = jnp.all((jnp.abs(share) <= _CLEAR) | (jnp.abs(share - 1) <= _CLEAR))
-    jax.debug.callback(_warn, ending.good, regular, clear)
-    return ActiveSet(share > 0.5, stiff, sources, numbers, ending.good & regular & clear)
+    sound = ending.good & regular & clear
+    tell_unless(sound, _warn, ending.good, regular, clear)
+    return ActiveSet(share > 0.5, stiff, sources, numbers, sound)
 
 
 def _warn(good: Array, regular: Array, clear: Array) -> None:
