@@ -69,7 +69,7 @@ def free_time(**more: Any) -> tuple[control.Problem, Any]:
 
     return control.Problem(
         dynamics,
-        lambda x, u, dt: dt * (1 + 0.05 * u[0] ** 2),
+        lambda x, u, dt: dt * (1 + 0.05 * u[0] ** 2) + 0.5 * dt**2,
         lambda x, params: 20 * jnp.sum((x - jnp.array([1.0, 0.0])) ** 2) + (params - 0.3) ** 2,
         jnp.array([0.0, 0.0]),
         T,
@@ -148,7 +148,7 @@ def test_all_methods_take_control_limits(family: str) -> None:
 
 
 EVERYTHING: dict[str, dict[str, Any]] = {
-    "state limits": {"state_limits": (jnp.array([-jnp.inf, -0.1]), None)},
+    "state limits": {"state_limits": (None, jnp.array([jnp.inf, 0.25]))},
     "stage constraint": {
         "stage_constraints": gnewt.between(lambda x, u, t: u[0] - 0.1 * x[1] + 0.01 * t, -0.1, None)
     },
@@ -312,7 +312,7 @@ def test_mpc_steps_stay_within_limits() -> None:
             total += float(jnp.sum(x**2))
         return total
 
-    few, rng = loop("nonlinear-newton", 2), np.random.default_rng(0)
+    few, rng = loop("nonlinear-newton", 4), np.random.default_rng(0)
     many, rng = loop("nonlinear-newton", 30), np.random.default_rng(0)
     assert np.isclose(few, many, rtol=1e-2)
     assert np.isclose(loop("newton", 6), many, rtol=1e-2)
@@ -400,6 +400,6 @@ def test_single_precision() -> None:
         dynamics, cost, last, jnp.array([0.3, 0.0], jnp.float32), T, control_limits=(-0.8, 0.8)
     )
     best = control.solve(swing(control_limits=(-0.8, 0.8))[0], jnp.zeros((T, 1)), "newton")
-    found = control.solve(problem, jnp.zeros((T, 1), jnp.float32), tol=1e-4)
+    found = control.solve(problem, jnp.zeros((T, 1), jnp.float32), tol=1e-5)
     assert found.success and found.us.dtype == jnp.float32
     assert np.allclose(found.us, best.us, atol=2e-3)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 from gnewt.jaxprs import flatten_jaxpr, scan_spec
 from gnewt.jaxprs.primitives import PRIMITIVES, fold_elementwise, fold_instr, primitive
@@ -43,7 +44,7 @@ CASES = {
     "scatter": (lambda x, i: jnp.asarray(x).at[i].set(9.0), WIDE, np.array([1, 5])),
     "copy": (jnp.copy, WIDE),
     "optimization_barrier": (lambda x, y: lax.optimization_barrier((x, y)), WIDE, UNIT),
-    "name": (lambda x: jax.ad_checkpoint.checkpoint_name(x, "kept"), WIDE),
+    "name": (lambda x: checkpoint_name(x, "kept"), WIDE),
     "polynomial": (lambda x, a, b: lax.polynomial(x, [a, b, 0.5]), WIDE, UNIT, WIDE),
     "reshape": (lambda x: x.reshape(3, 2), WIDE),
     "expand_dims": (lambda x: jnp.expand_dims(x, 1), WIDE),

@@ -37,7 +37,7 @@ class Shape(NamedTuple):
     def edges(self, n: Numbers) -> tuple[list[Hyperedge], dict[str, Any]]:
         """Edges and bounds."""
         edges = [
-            Hyperedge(bag, n.Q[i], n.b[i], n.G[i], n.h[i], n.C[i], n.lower[i], n.upper[i], name=f"bag{i}")
+            Hyperedge(bag, n.Q[i], n.b[i], n.G[i], n.h[i], f"bag{i}", n.C[i], n.lower[i], n.upper[i])
             for i, bag in enumerate(self.bags)
         ]
         return edges, {v: (n.low[i], n.up[i]) for i, v in enumerate(self.sizes)}

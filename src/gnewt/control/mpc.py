@@ -31,7 +31,7 @@ from gnewt.newton.system import system_of
 
 _TOL = 1e-8
 """Where iterations under limits stop early."""
-_MU_LEAST = 1e-5
+_MU_LEAST = 1e-4
 """The μ that the next step begins with is at least this: a push may free a control that was at its limit."""
 
 

@@ -30,7 +30,7 @@ from gnewt.control.limited import (
 from gnewt.control.problem import Carry, Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
 from gnewt.control.tables import find_places, joined, rows_of
-from gnewt.newton import Policy, Progress, Record, Result, Rollout, minimize
+from gnewt.newton import Factor, Policy, Progress, Record, Result, Rollout, minimize
 from gnewt.newton.arithmetic import known
 from gnewt.newton.loop import Search
 from gnewt.newton.numbers import Count, Real, RealLike, as_count, as_real, is_known, show
@@ -122,7 +122,7 @@ def solve(
         curvature = "gauss_newton" if duals != "adjoint" else "exact"
         system = system_of(point, _objective(problem).slots(order), curvature)
     else:
-        system = None if result.factor is None else result.factor.system
+        system = result.factor.system if isinstance(result.factor, Factor) else None
     return Solution(problem, name_nonfinite(problem, result), method, square_root, system)
 
 
@@ -329,7 +329,7 @@ class Solution:
                 explain_error("there is no policy: the start was not finite", remedy="see `message`")
             )
         with self._now():
-            if factor is not None:
+            if isinstance(factor, Factor):
                 data, models = factor.point.data, factor.models
             else:
                 point = _objective(self.problem).at((self.result.x, self.problem.given))

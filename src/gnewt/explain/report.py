@@ -138,7 +138,8 @@ class Report:
         return show_report(self)
 
     def __repr__(self) -> str:
-        return str(self)
+        lines = str(self).splitlines()
+        return "\n".join([*lines[:1], "print(report) shows all of it"])
 
     def _repr_html_(self) -> str:
         """Show the page in a notebook."""

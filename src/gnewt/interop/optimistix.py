@@ -33,7 +33,7 @@ class OptimistixNewton(optimistix.AbstractMinimiser):
     rtol: float = 1e-8
     """What optimistix's own adjoint solves to."""
     atol: float = 1e-8
-    norm: Callable = optimistix.max_norm
+    norm: Callable[[PyTree], Array] = optimistix.max_norm
 
     def init(
         self,

@@ -49,6 +49,22 @@ class Box(NamedTuple):
         u = jnp.where(self.has_upper, jnp.minimum(u, self.upper - up), u)
         return jnp.where(self.is_pinned, self.lower, u)
 
+    def centred(self, u: Array, dual: BoxDual, mu: Array) -> tuple[Array, BoxDual]:
+        """Move inputs and multipliers, as little as it takes, to where no distance times its multiplier is below μ.
+
+        Where an earlier run ended closer to its bounds than μ allows, a step could not leave them: the barrier pushes with
+        μ/gap, and Σ = z/gap is too weak an answer. Distances grow to μ/z, or to √μ where z is small, and then z to μ/gap.
+        """
+        low, up = self.gaps(u)
+        wanted = [jnp.minimum(jnp.sqrt(mu), mu / jnp.maximum(z, mu)) for z in dual]
+        half = jnp.where(self.has_lower & self.has_upper, (self.upper - self.lower) / 2, jnp.inf)
+        u = u + jnp.where(self.has_lower, jnp.maximum(jnp.minimum(wanted[0], half) - low, 0.0), 0.0)
+        u = u - jnp.where(self.has_upper, jnp.maximum(jnp.minimum(wanted[1], half) - up, 0.0), 0.0)
+        low, up = self.gaps(u)
+        down = jnp.where(self.has_lower, jnp.maximum(dual.lower, mu / low), 0.0)
+        over = jnp.where(self.has_upper, jnp.maximum(dual.upper, mu / up), 0.0)
+        return u, BoxDual(down, over)
+
     def barrier(self, u: Array) -> Array:
         """-Σ log of the distances; inf outside."""
         low, up = self.gaps(u)

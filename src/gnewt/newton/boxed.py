@@ -28,13 +28,15 @@ from gnewt.newton.loop import Task, all_finite, largest_shift
 from gnewt.newton.rollout import Rollout, RolloutMemory
 from gnewt.newton.statuses import Status
 
-_MU_WARM = 1e-6
-"""μ after an earlier run, where gradients are moderate ..."""
+_MU_WARM = 1e-4
+"""μ after an earlier run, where multipliers are moderate ..."""
 _MODERATE = 100.0
 _SHORT, _RAISE, _RAISES = 0.2, 10.0, 6
 """A step that bounds cut to this length raises μ by so much, so many times in a run: the bounds were too close."""
 _MU_SHARE, _MU_POWER, _SOLVED = 0.2, 1.5, 10.0
 """μ ← min(0.2μ, μ^1.5) where the error of the barrier problem is at most 10μ."""
+_LEAST_CUT = 0.1
+"""Share of its length that a step keeps where it is cut at a bound."""
 _TAU = 0.99
 """A step leaves at least 1 - τ of the distance to a bound."""
 _FAR = 1e10
@@ -113,17 +115,20 @@ class Boxed:
         return causal_elimination(self.task.system)  # type: ignore[arg-type]
 
     def begin(self, u: Array, tol: Array, dual: BoxDual | None = None, mu: Array | None = None) -> BoxState:
-        """Take derivatives at the start, which must be inside the bounds."""
+        """Take derivatives at the start, which must be inside the bounds. With multipliers of an earlier run it is centred."""
         task, box = self.task, self.box
+        if dual is not None:
+            if mu is None:
+                largest = jnp.maximum(jnp.max(dual.lower, initial=0.0), jnp.max(dual.upper, initial=0.0))
+                mu = _MU_WARM * jnp.maximum(1.0, largest / _MODERATE)
+            u, dual = box.centred(u, dual, mu)
         slots = task.system.slots(dataclasses.replace(task.point, x=u))  # type: ignore[union-attr]
         models = task.models(u, slots)
         size = jnp.max(jnp.abs(jnp.where(box.is_pinned, 0.0, self.gradient(models))), initial=0.0)
         one = jnp.ones((), u.dtype)
         low, up = box.gaps(u)
         limit = tol * jnp.maximum(1.0, _RELATIVE * size)
-        if mu is None:
-            first = self._unit(models) if dual is None else _MU_WARM * jnp.maximum(1.0, size / _MODERATE)
-            mu = jnp.maximum(first, limit / (_SOLVED + 1))
+        mu = jnp.maximum(self._unit(models) if mu is None else mu, limit / (_SOLVED + 1))
         if dual is None:
             dual = BoxDual(jnp.where(box.has_lower, mu / low, 0.0), jnp.where(box.has_upper, mu / up, 0.0))
         dual = self._near(dual, u, mu)
@@ -182,9 +187,9 @@ class Boxed:
         after = jax.lax.cond(
             best.good & tried.passed, lambda: task.models(there, tried.found), lambda: st.models
         )
-        promised = line.promises(tried.length)
         sane = all_finite(after)
-        drowns = promised <= noise
+        # Judged by the whole step: bounds cut steps that promise much to lengths that promise nothing.
+        drowns = line.promises(1.0) <= noise
         taken = best.good & tried.passed & sane
         dual, length = self._moved(st, there - u, tau)
         new = st._replace(models=after, dual=self._near(dual, there, st.mu))
@@ -240,7 +245,8 @@ class Boxed:
     ) -> Tried:
         """Shorten a step until it stays inside and f keeps a share of what the model promises.
 
-        The first cut is that of a straight line to where the whole step ends, later ones are halvings.
+        Where it leaves the bounds it is cut as a straight line to its end would be, but to a tenth at most: a rollout that
+        blows up says nothing about shorter ones. Otherwise it is halved.
         """
         n, share, box = self.task.size, self.rollout.armijo, self.box
 
@@ -249,8 +255,8 @@ class Boxed:
             there, found = value(length)
             passed = Trial(line.before, there, line.promises(length), noise).passes(share)
             straight = jnp.where(jnp.isfinite(found[:n]), found[:n] - u, 0.0)
-            cut = jnp.where(tried.evaluations == 0, box.longest(u, straight, tau), 1.0)
-            shorter = length * jnp.where(cut < 1, cut, 0.5)
+            cut = box.longest(u, straight, tau)
+            shorter = length * jnp.where(cut < 1, jnp.maximum(cut, _LEAST_CUT), 0.5)
             return Tried(length, there, passed, tried.evaluations + 1, found), shorter
 
         def goes_on(last: tuple[Tried, Array]) -> Array:
@@ -295,7 +301,7 @@ class Boxed:
         lower, slower = rollout._change(models, best.shift, best.factor, up=False)
         higher, faster = rollout._change(models, best.shift, best.factor, up=True)
         promised = best.line.promises(1.0)
-        drowns = best.line.promises(best.tried.length) <= RISE * noise
+        drowns = promised <= RISE * noise
         stuck = ~taken & ~cut & (drowns | (higher > largest_shift(models)))
         least = self._least(st)
         lowers = stuck & (st.mu > least)

@@ -150,7 +150,7 @@ class Factor:
     def flat_gradient(self) -> Array | np.ndarray:
         if self.is_traced:
             return rules.gradient(self.system, self.place, self.models)
-        return np.asarray(self._raw_gradient)
+        return np.asarray(self.models.duals)[: self.system.structure.num_inputs]  # JAX would compile a slice
 
     @property
     def _raw_gradient(self) -> Array:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
+    from gnewt.newton.boxed import BoxRecord
+    from gnewt.newton.constrained.modes import Record as ConstrainedRecord
+
 _MOST_ROWS = 18
 _HEAD = ("step", "f", "|g|", "shift", "radius", "ratio", "inertia of H")
 _WIDTHS = (5, 17, 9, 8, 8, 6, 0)
@@ -28,7 +31,7 @@ class Progress(Generic[X]):
     x: X
     fun: float
     grad_norm: float
-    record: Any
+    record: Record | ConstrainedRecord | BoxRecord
     """Of the step just taken (or refused): a `Record`, with constraints one that shows violation, μ and lengths."""
 
 

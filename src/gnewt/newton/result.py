@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import jax
 
@@ -14,6 +14,9 @@ from gnewt.newton.statuses import Status, status_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from gnewt.newton.constrained.kkt import KKTFactor
+    from gnewt.newton.factor import Factor
 
 X = TypeVar("X")
 """The pytree of the inputs."""
@@ -73,7 +76,7 @@ class Result(Generic[X]):
     """A `Record` for every step; inside jit one Record of arrays with max_steps rows, NaN behind the last."""
     memory: object
     """What the search would have gone on with: its radius. `minimize(f, res)` uses it."""
-    factor: Any
+    factor: Factor | KKTFactor | None
     """H at `x`, eliminated (a `Factor`): its inertia says whether `x` is a minimum; with constraints the KKT matrix (a
     `KKTFactor`). None inside jit, and where the tree is too wide."""
     detail: str = dataclasses.field(default="", metadata={"static": True})
@@ -131,7 +134,7 @@ class Result(Generic[X]):
             return text
         if self.factor.status != "ok":
             return f"{text}; the KKT matrix is singular: constraints depend on each other, or a direction has no curvature"
-        if not self.factor.is_minimum:
+        if not getattr(self.factor, "is_minimum", True):
             found = tuple(self.factor.inertia)
             return f"{text}, but the KKT matrix has the inertia {found}: no minimum under these constraints; start elsewhere"
         return text

@@ -39,14 +39,14 @@ class Hyperedge:
     """[m, k], of any rank, with any number of rows."""
     h: Array | None
     """[m]; zero where omitted."""
+    name: str | None
+    """For messages and `QPResult.redundant`; `e3` for the fourth edge where omitted."""
     C: Array | None
     """[l, k], of any rank: rows with limits."""
     lower: Array | None
     """[l]; -∞ where omitted."""
     upper: Array | None
     """[l]; ∞ where omitted. Equal limits make an equality."""
-    name: str | None
-    """For messages and `QPResult.redundant`; `e3` for the fourth edge where omitted."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class Hyperedge:
         b: ArrayLike | None = None,
         G: ArrayLike | None = None,
         h: ArrayLike | None = None,
+        name: str | None = None,
         C: ArrayLike | None = None,
         lower: ArrayLike | None = None,
         upper: ArrayLike | None = None,
-        name: str | None = None,
     ) -> None:
         where = f"hyperedge {name!r}" if name is not None else f"hyperedge over {vertices!r}"
         labels = _read_labels(vertices, where)

@@ -54,9 +54,9 @@ def spread_bounds(problem: NumberedQP, bounds: Argument[Bounds | None]) -> tuple
 
 def solve_limited(problem: NumberedQP, bounds: tuple[Array, Array], traced: bool) -> tuple[State, Point]:
     """Solve by the interior point: (x, s), multipliers of all rows, and those of the bounds."""
-    arrays = [v for t in problem.terms for v in (t.Q, t.b, t.G, t.C)]
-    dtype = jnp.result_type(*arrays) if traced else np.dtype(np.float64)
-    dtype = dtype if jnp.issubdtype(dtype, jnp.floating) else np.dtype(np.float64)
+    # Numbers that are known were read as float64, whatever they came as: the traced ones have the dtype of the user.
+    arrays = [v for t in problem.terms for v in (t.Q, t.b, t.G, t.C) if isinstance(v, Tracer)]
+    dtype = jnp.result_type(*arrays) if arrays else np.dtype(np.float64)
     saddle = make_saddle(problem, dtype)
     xp = jnp if traced else np
 
