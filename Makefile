@@ -15,7 +15,7 @@ SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
 .PHONY: help demo test test-all test-native lint format native wheel test-wheel docs gallery clean \
 	bench bench-engines bench-step bench-light bench-eager bench-first bench-cutest bench-orders bench-scaling bench-batches \
-	bench-control bench-constrained bench-ocp bench-gate bench-baseline
+	bench-control bench-constrained bench-ocp bench-factor bench-gate bench-baseline
 
 help:
 	@echo "make demo      make $(VENV), install, run the demo (writes gnewt_demo.png)"
@@ -150,6 +150,11 @@ bench-constrained: $(BENCH)/.installed
 # Optimal control with constraints, against IPOPT and fatrop in casadi.
 bench-ocp: $(BENCH)/.installed
 	$(BENCH)/bin/python benchmarks/ocp_constrained.py
+
+# Variances, evidences, gradients of solutions; GTSAM is for this comparison alone.
+bench-factor: $(BENCH)/.installed
+	-$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check gtsam
+	$(BENCH)/bin/python benchmarks/factor.py
 
 bench-gate: $(VENV)/.dev-installed
 	$(BIN)/python benchmarks/gate.py

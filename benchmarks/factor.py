@@ -1,11 +1,12 @@
 """Marginal variances against eliminations, and Laplace approximations of state-space models.
 
-    python benchmarks/factor.py       → results/factor.{json,md}
+    python benchmarks/factor.py [variances evidence smoother maps]      → results/factor.{json,md}
 
-Three tables. *Variances*: one selected inversion against one factor-and-solve with the same plan, in turns. *Evidence*: a
-stochastic volatility model, non-centred, so that H is dense: mode, evidence and all marginal variances, compiled, at
-T = 2,000 against the dense Hessian and at T = 100,000. *Solution maps*: the gradient of a solution of a control problem
-against one Newton step. One core, float64.
+Four tables; named ones are measured anew, the others kept. *Variances*: one selected inversion against one factor-and-solve
+with the same plan, in turns. *Evidence*: a stochastic volatility model, non-centred, so that H is dense: mode, evidence and all
+marginal variances, compiled, at T = 2,000 against the dense Hessian and at T = 100,000. *Smoother*: mode and variances of a
+linear-Gaussian smoother in its centred form, against GTSAM's elimination and marginals. *Solution maps*: the gradient of a
+solution of a control problem against one Newton step. One core, float64.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from __future__ import annotations
 import harness
 
 # isort: split
+import importlib
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +26,7 @@ import numpy as np
 
 import gnewt
 
-LONG, SHORT = 100_000, 2_000
+LONG, SHORT, SMOOTHED = 100_000, 2_000, 10_000
 
 
 def chain(states: int, inputs: int, horizon: int) -> tuple[Callable[[Any], Any], Any]:
@@ -184,6 +187,70 @@ def evidence() -> list[dict[str, Any]]:
     return rows
 
 
+DT, NOISE, SEEN = 0.1, 0.5, 0.3
+
+
+def motion() -> tuple[np.ndarray, np.ndarray]:
+    """A point in the plane with a nearly constant velocity: its transition, and whitened process noise."""
+    a = np.eye(4) + DT * np.eye(4, k=2)
+    q = np.array([[DT**3 / 3, DT**2 / 2], [DT**2 / 2, DT]])
+    return a, np.linalg.inv(np.linalg.cholesky(NOISE**2 * np.kron(q, np.eye(2))))
+
+
+def smoother() -> list[dict[str, Any]]:
+    """Mode and variances of a linear-Gaussian smoother."""
+    a, whiten = motion()
+    seen = np.cumsum(np.random.default_rng(2).standard_normal((SMOOTHED, 2)), axis=0) * DT
+
+    def f(xs: Any, seen: Any) -> Any:
+        moved = (xs[1:] - xs[:-1] @ jnp.asarray(a).T) @ jnp.asarray(whiten).T
+        return 0.5 * (jnp.sum(moved**2) + jnp.sum(((xs[:, :2] - seen) / SEEN) ** 2) + jnp.sum(xs[0] ** 2))
+
+    @jax.jit
+    def ours(xs: Any, seen: Any) -> tuple[Any, Any]:
+        factor = gnewt.factorize(f, check=False)(xs, seen)
+        return xs + factor.step(), factor.marginal_variances()
+
+    start = jnp.zeros((SMOOTHED, 4))
+    calls: dict[str, Callable[[], Any]] = {"gnewt": lambda: ours(start, seen)}
+    peer = gtsam_smoother(a, whiten, seen)
+    row: dict[str, Any] = {"T": SMOOTHED, "unknowns": 4 * SMOOTHED}
+    if peer is None:
+        return [row | {f"{k}, ms": 1e3 * v for k, v in harness.interleave(calls).items()}]
+    found, expected = ours(start, seen), peer()
+    for name, mine, theirs in zip(("mode", "variances"), found, expected, strict=True):
+        row[f"difference of the {name}"] = float(np.max(np.abs(mine - theirs)) / np.max(np.abs(theirs)))
+    times = harness.interleave(calls | {"GTSAM": peer})
+    row |= {f"{k}, ms": 1e3 * v for k, v in times.items()} | {
+        "GTSAM / gnewt": times["GTSAM"] / times["gnewt"]
+    }
+    print(row, flush=True)
+    return [row]
+
+
+def gtsam_smoother(a: np.ndarray, whiten: np.ndarray, seen: np.ndarray) -> Callable[[], Any] | None:
+    """GTSAM's elimination, solution and marginals of the same problem; its graph is made before. None without GTSAM."""
+    try:
+        gtsam = importlib.import_module("gtsam")
+    except ImportError:
+        print("GTSAM is not there: the smoother has no peer")
+        return None
+    graph, unit = gtsam.GaussianFactorGraph(), gtsam.noiseModel.Unit.Create
+    graph.add(gtsam.JacobianFactor(0, np.eye(4), np.zeros(4), unit(4)))
+    for t in range(len(seen)):
+        graph.add(gtsam.JacobianFactor(t, np.eye(2, 4) / SEEN, seen[t] / SEEN, unit(2)))
+        if t:
+            graph.add(gtsam.JacobianFactor(t - 1, -whiten @ a, t, whiten, np.zeros(4), unit(4)))
+
+    def run() -> tuple[np.ndarray, np.ndarray]:
+        tree = graph.eliminateMultifrontal()
+        mode = tree.optimize()
+        found = [np.diagonal(tree.marginalCovariance(t)) for t in range(len(seen))]
+        return np.array([mode.at(t) for t in range(len(seen))]), np.array(found)
+
+    return run
+
+
 def solution_maps() -> list[dict[str, Any]]:
     """The gradient of a solution against one Newton step, with the run that comes before it apart."""
 
@@ -215,26 +282,48 @@ def solution_maps() -> list[dict[str, Any]]:
     return rows
 
 
-def show(rows: list[dict[str, Any]]) -> str:
-    """A table in Markdown; a column for every name that some row has."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[_cell(row.get(name)) for name in names] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [names, ["---"] * len(names), *cells])
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+PARTS: dict[str, tuple[str, Callable[[], list[dict[str, Any]]]]] = {
+    "variances": ("Variances (µs)", variances),
+    "evidence": ("Evidence", evidence),
+    "smoother": ("Smoother", smoother),
+    "maps": ("Solution maps", solution_maps),
+}
 
 
 def main() -> None:
-    tables = {"Variances (µs)": variances(), "Evidence": evidence(), "Solution maps": solution_maps()}
-    harness.RESULTS.mkdir(exist_ok=True)
-    (harness.RESULTS / "factor.json").write_text(json.dumps(tables, indent=1) + "\n")
-    parts = [f"## {name}\n\n{show(rows)}\n" for name, rows in tables.items()]
-    head = "# The Factor\n\nMade by `python benchmarks/factor.py`: one core, float64, least times of calls in turns.\n\n"
-    (harness.RESULTS / "factor.md").write_text(head + "\n".join(parts))
+    wanted = sys.argv[1:] or list(PARTS)
+    stored = harness.RESULTS / "factor.json"
+    tables = json.loads(stored.read_text())["tables"] if stored.exists() else {}
+    for part in wanted:
+        name, measure = PARTS[part]
+        tables[name] = measure()
+    tables = {name: tables[name] for name, _ in PARTS.values() if name in tables}
+    harness.report("factor", "The Factor", tables, figures(tables), ["Least times of calls in turns."])
+
+
+def figures(tables: dict[str, list[dict[str, Any]]]) -> list[harness.Figure]:
+    """What was promised, of the tables that there are."""
+    found = []
+    for row in tables.get("Variances (µs)", []):
+        name = f"variances against factor + solve, {row['problem']}"
+        found.append(harness.Figure(name, row["ratio"], "<=", 3))
+    for row in tables.get("Evidence", []):
+        if row["T"] == LONG:
+            found.append(harness.Figure(f"Laplace, T = {LONG:,}", row["gnewt, s"], "<=", 10, "s"))
+        else:
+            found.append(harness.Figure(f"dense Laplace, T = {SHORT:,}", row["dense / gnewt"], ">=", 100))
+            found.append(harness.Figure("its difference from dense", row["difference"], "<=", 1e-8, ""))
+    for row in tables.get("Smoother", []):
+        found.append(harness.Figure("GTSAM's time against ours", row.get("GTSAM / gnewt"), ">=", 1))
+        for what in ("mode", "variances"):
+            name = f"difference of the {what} from GTSAM's"
+            found.append(harness.Figure(name, row.get(f"difference of the {what}"), "<=", 1e-8, ""))
+    for row in tables.get("Solution maps", []):
+        found.append(
+            harness.Figure("gradient of a solution, in Newton steps", row["gradient / step"], "<=", 3, "")
+        )
+        found.append(harness.Figure("its error against differences", row["error"], "<=", 1e-5, ""))
+    return found
 
 
 if __name__ == "__main__":

@@ -28,7 +28,18 @@ jax.config.update("jax_enable_x64", True)
 
 HERE = pathlib.Path(__file__).parent
 RESULTS = HERE / "results"
-PEERS = ("crocoddyl", "pypardiso", "mkl", "scikit-sparse", "casadi", "asdex", "sif2jax", "pymetis", "cvxopt")
+PEERS = (
+    "crocoddyl",
+    "pypardiso",
+    "mkl",
+    "scikit-sparse",
+    "casadi",
+    "asdex",
+    "sif2jax",
+    "pymetis",
+    "cvxopt",
+    "gtsam",
+)
 REPEATS = 25
 """Calls of each competitor at least: the minimum of them is reported."""
 WIDE = 10

@@ -100,7 +100,7 @@ class UncheckedWarning(UserWarning):
 
 
 class CurvatureWarning(UserWarning):
-    """A result that only a positive definite H has, asked of one that is not."""
+    """A result that only a strict minimum has, asked of a point that is none; NaN is returned."""
 
 
 def explain_error(what: str, where: str = "", remedy: str = "") -> str:

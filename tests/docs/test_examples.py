@@ -36,6 +36,11 @@ _SLOW = {
     "parking": (["--horizon", "40", "--delay", "2"], _CONVERGED),
     "quadrotor": (["--horizon", "40"], _CONVERGED),
     "two_arms": (["--horizon", "20"], _CONVERGED),
+    "bands": (["--horizon", "60"], _CONVERGED),
+    "learned_cost": (["--horizon", "20"], _KKT),
+    "process_noise": (["--horizon", "80"], _CONVERGED),
+    "sensitivity": (["--horizon", "30"], _KKT),
+    "stochastic_volatility": (["--days", "300"], _CONVERGED),
 }
 
 

@@ -40,39 +40,66 @@ def dense(f, x):
     return np.asarray(jax.jit(jax.hessian(lambda z: f(unravel(z))))(flat))
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_variances_of_programs(name):
-    """Shifted until positive definite: the diagonal of the inverse, on every tracing program."""
+def flat(tree):
+    return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
+
+
+def small_program(name):
+    """(objective, x, H) of a tracing program; None where H is too large to be written out, or in another precision."""
     f, args, *rest = PROGRAMS[name]()
     argnums = rest[0] if rest else 0
-    if not isinstance(argnums, int):
-        pytest.skip("several arguments are one pytree elsewhere")
-    x = args[argnums]
+    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    x = tuple(args[i] for i in chosen)
 
-    def objective(v):
-        return f(*args[:argnums], v, *args[argnums + 1 :])
+    def objective(x):
+        given = dict(zip(chosen, x, strict=True))
+        return f(*(given.get(i, a) for i, a in enumerate(args)))
 
-    size = sum(np.size(leaf) for leaf in jax.tree.leaves(x))
-    if size > 1000 or any(np.asarray(leaf).dtype != np.float64 for leaf in jax.tree.leaves(x)):
-        pytest.skip("large, or in another precision")
-    H = dense(objective, x)
-    least = np.linalg.eigvalsh(H)[0]
-    mu = max(0.0, -1.5 * least) + 0.1 * np.abs(H).max() + 0.1
-    factor = gnewt.factorize(objective, shift=mu)(x)
-    inverse = np.linalg.inv(H + mu * np.eye(size))
-    tolerance = max(1e-9, 100 * EPS * np.linalg.cond(H + mu * np.eye(size)))
+    leaves = jax.tree.leaves(x)
+    if sum(np.size(v) for v in leaves) > 1000 or any(np.asarray(v).dtype != np.float64 for v in leaves):
+        return None
+    return objective, x, dense(objective, x)
 
-    def flat(tree):
-        return np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)])
 
-    np.testing.assert_allclose(flat(factor.marginal_variances()), np.diag(inverse), rtol=tolerance)
-    sign, size_of = factor.slogdet()
-    expected = np.linalg.slogdet(H + mu * np.eye(size))
-    assert sign == expected[0]
-    np.testing.assert_allclose(size_of, expected[1], rtol=tolerance, atol=tolerance)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in NAMES else [pytest.mark.slow]) for n in PROGRAMS]
+)
+def test_quantities_of_programs(name):
+    """H as it is, indefinite or not, and shifted until it is positive definite, against dense linear algebra."""
+    found = small_program(name)
+    if found is None:
+        return
+    objective, x, H = found
+    size = len(H)
     v = jax.tree.map(lambda leaf: jnp.cos(jnp.arange(float(np.size(leaf)))).reshape(np.shape(leaf)), x)
-    expected = (H + mu * np.eye(size)) @ flat(v)
-    np.testing.assert_allclose(flat(factor @ v), expected, atol=1e-9 * np.abs(expected).max())
+    values = np.linalg.eigvalsh(H)
+    most = np.abs(values).max()
+    for mu in (0.0, max(0.0, -1.5 * values[0]) + 0.1 * most + 0.1):
+        K = H + mu * np.eye(size)
+        eigenvalues = values + mu
+        cond = most / np.abs(eigenvalues).min()
+        if cond > 1e12:  # singular: there is no inverse to compare with
+            assert mu == 0
+            continue
+        tolerance = max(1e-9, 100 * EPS * cond)
+        factor = gnewt.factorize(objective, shift=mu)(x)
+        assert factor.inertia.negative == np.sum(eigenvalues < 0)
+        sign, logdet = factor.slogdet()
+        expected = np.linalg.slogdet(K)
+        assert sign == expected[0]
+        np.testing.assert_allclose(logdet, expected[1], rtol=tolerance, atol=size * tolerance)
+        np.testing.assert_allclose(flat(factor @ v), K @ flat(v), atol=1e-9 * most * np.sqrt(size))
+        inverse = np.linalg.inv(K)
+        largest = np.abs(inverse).max()
+        np.testing.assert_allclose(flat(factor.solve(v)), inverse @ flat(v), atol=tolerance * largest * size)
+        few = np.arange(0, size, max(1, size // 5))
+        np.testing.assert_allclose(
+            factor.covariance(few), inverse[np.ix_(few, few)], atol=tolerance * largest, rtol=tolerance
+        )
+        if np.all(eigenvalues > 0):
+            np.testing.assert_allclose(
+                flat(factor.marginal_variances()), np.diag(inverse), rtol=tolerance, atol=tolerance * largest
+            )
 
 
 @pytest.mark.parametrize("engine", ["native", "xla", "reference"])

@@ -24,11 +24,15 @@ from gnewt.newton import Progress, Result, Rollout
 from gnewt.newton.arithmetic import Array, known, staged
 from gnewt.newton.box import START_PUSH, WARM_PUSH, Box, BoxDual
 from gnewt.newton.boxed import Boxed, BoxRecord, BoxState, run_boxed, with_diagonal
+from gnewt.newton.constrained.derivatives import End, differentiable
 from gnewt.newton.constrained.forms import spread_limit
+from gnewt.newton.constrained.joint import make_joint
+from gnewt.newton.constrained.run import make_model
 from gnewt.newton.loop import Task
 from gnewt.newton.numbers import as_count, as_real
 from gnewt.newton.objective import Objective, Point
 from gnewt.newton.progress import Reporter
+from gnewt.newton.rules import still
 from gnewt.newton.statuses import Status
 from gnewt.newton.system import System, system_of
 
@@ -121,6 +125,12 @@ def make_boxed(problem: Problem, decision: PyTree, rollout: Rollout, order: Any 
     return Boxed(Task(system, there), rollout, box_of(problem, decision))
 
 
+def _without_derivatives(boxed: Boxed) -> Boxed:
+    """The same numbers: known, where only a derivative made them tracers."""
+    task = dataclasses.replace(boxed.task, point=boxed.task.point.still)
+    return dataclasses.replace(boxed, task=task, box=still(boxed.box))
+
+
 def duals_of(result: Result) -> BoxDual | None:
     """Multipliers of the bounds at the end of an earlier run; None where it had no bounds."""
     if result.bound_multipliers is None:
@@ -136,11 +146,12 @@ def solve_boxed(
     order: Any,
     limits: tuple[Any, int],
     watch: tuple[bool, Callable[[Progress], object] | None, float],
-) -> tuple[Result, System]:
+) -> Result:
     """Solve under limits of the controls; a `Result` as start brings its multipliers."""
-    tol, most = limits
-    decision, dual = (start.x, duals_of(start)) if isinstance(start, Result) else (start, None)
-    boxed = make_boxed(problem, decision, rollout, order)
+    tol, most = still(limits[0]), limits[1]
+    decision, dual = (start.x, still(duals_of(start))) if isinstance(start, Result) else (start, None)
+    given = make_boxed(problem, decision, rollout, order)
+    boxed = _without_derivatives(given)
     system, structure = boxed.task.system, boxed.task.system.structure
     assert isinstance(system, System)
     push = START_PUSH if dual is None else WARM_PUSH
@@ -164,7 +175,23 @@ def solve_boxed(
         advance = structure.memo(("boxed", *key), lambda: jax.jit(once))
         st = begin(boxed.task.point, boxed.box, dual, jnp.asarray(tol, structure.dtype), push)
         last, history = _on_host(boxed, advance, st, most, watch)
-    return _result(boxed, last, history, tol), system
+    result = _result(boxed, last, history, tol)
+    is_given = any(isinstance(v, Tracer) for v in jax.tree.leaves((given.task.point, given.box)))
+    return _differentiable(problem, boxed, last, result) if is_given else result
+
+
+def _differentiable(problem: Problem, boxed: Boxed, st: BoxState, result: Result) -> Result:
+    """Tie the solution and its multipliers to the numbers of the problem."""
+    bounds = bounds_of(problem, result.x)
+    joint = make_joint(problem.stages.with_states, result.x, (problem.given,), {}, bounds, None, True)
+    system = boxed.task.system
+    assert isinstance(system, System)
+    model = make_model(joint.still, "auto", "exact", system.engine.name)
+    low, up = boxed.box.gaps(st.models.slots[: boxed.task.size])
+    at_lower, at_upper = st.dual.lower / low, st.dual.upper / up
+    barrier = jnp.where(boxed.box.is_pinned, jnp.inf, at_lower + at_upper)
+    found = differentiable(joint, model, result, End(barrier, at_upper > at_lower))
+    return dataclasses.replace(found, multipliers=result.multipliers)
 
 
 def _on_host(

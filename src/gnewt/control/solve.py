@@ -171,7 +171,7 @@ def _solve_limited(
     assert isinstance(rollout, Rollout)
     checked = check_tolerance(tol), check_limits(max_steps, watch[2], watch[1])
     with naming_constants(problem):
-        result, _ = solve_boxed(problem, start, rollout, order, checked, watch)
+        result = solve_boxed(problem, start, rollout, order, checked, watch)
     return Solution(problem, name_nonfinite(problem, result), method, square_root, None)
 
 

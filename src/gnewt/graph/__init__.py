@@ -10,6 +10,7 @@ from gnewt.graph.evaluate import (
     apply_family,
     evaluate,
     forward,
+    node_values,
     objective,
     one_by_one,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "evaluate",
     "find_loops",
     "forward",
+    "node_values",
     "objective",
     "one_by_one",
     "take_places",

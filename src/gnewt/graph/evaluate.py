@@ -181,3 +181,14 @@ def evaluate(structure: Structure, maps: Maps, data: Data, x: jax.Array) -> tupl
     """Return (f(x), slots)."""
     s = forward(structure, maps, data, x)
     return objective(structure, maps, data, s), s
+
+
+def node_values(structure: Structure, maps: Maps, data: Data, slots: jax.Array) -> jax.Array:
+    """Φ_v(x_pa) for all nodes at once, at given slots."""
+    found = jnp.zeros_like(slots)
+    for f in structure.nodes:
+        family, outs = structure.families[f], structure.layout.outs[f]
+        assert outs is not None
+        values = apply_family(family, structure.layout.args[f].read(slots, maps), data[f])
+        found = outs.add(found, values.astype(slots.dtype), maps)
+    return found[structure.num_inputs :]

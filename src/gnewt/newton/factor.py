@@ -211,7 +211,7 @@ class Factor:
         unit = jnp.where(largest > 0, largest, 1.0)  # squares of tiny numbers vanish
         size = jnp.linalg.norm(gradient / unit)
         found = jnp.linalg.norm(left / unit) / jnp.where(size > 0, size, 1.0)
-        return rules.without_derivative("residual", self.place, found)
+        return rules.without_derivative("residual", rules.OTHERS, self.place, found)
 
     @cached_property
     def flat_step(self) -> tuple[np.ndarray, float]:

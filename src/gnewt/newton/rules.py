@@ -53,6 +53,16 @@ def still(tree: T) -> T:
     return jax.tree.map(lambda v: jax.lax.stop_gradient(v) if isinstance(v, Tracer) else v, tree)
 
 
+def tell_unless(sound: Array, tell: Callable[..., None], *why: Array) -> None:
+    """Call back to the host where something is not sound: a call that is not made costs nothing."""
+    jax.lax.cond(sound, lambda *why: None, lambda *why: jax.debug.callback(tell, *why), *why)
+
+
+def differentiable_engine(system: System) -> str:
+    """The engine of a system inside of rules; the reference engine runs on the host."""
+    return "auto" if system.engine.name == "reference" else system.engine.name
+
+
 def gradient_at(system: System, x: Array, data: Data) -> Array:
     """∂f/∂x on the graph."""
     maps, structure = system.maps, system.structure
@@ -192,21 +202,21 @@ def _(
     return input_variances(system, place, held, found), -jnp.sum(columns * moved, axis=0)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def without_derivative(what: str, place: Place, found: PyTree) -> PyTree:
-    """Numbers whose derivative cannot be had: to ask for it is an error, and not silently zero."""
-    del what, place
+OTHERS = "take the derivative of `solve`, `logdet`, `covariance` or the step instead, or detach it with jax.lax.stop_gradient"
+"""What to do where a number of a `Factor` has no derivative."""
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def without_derivative(what: str, remedy: str, numbers: PyTree, found: PyTree) -> PyTree:
+    """What was found from some numbers, whose derivative cannot be had: to ask for it is an error, and not silently zero."""
+    del what, remedy, numbers
     return found
 
 
 @without_derivative.defjvp
-def _(what: str, primals: tuple[Place, Any], tangents: tuple[Place, Any]) -> NoReturn:
+def _(what: str, remedy: str, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> NoReturn:
     del primals, tangents
-    raise DerivativeError(
-        f"{what} cannot be differentiated",
-        remedy="take the derivative of `solve`, `logdet`, `covariance` or the step instead, or detach it with "
-        "jax.lax.stop_gradient",
-    )
+    raise DerivativeError(f"{what} cannot be differentiated", remedy=remedy)
 
 
 def _moved(function: Callable[[Place], Array], place: Place, tangent: Place) -> Array:

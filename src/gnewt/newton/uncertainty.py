@@ -84,7 +84,7 @@ def output_variances(factor: Factor) -> PyTree:
         )
     found = slot_variances(factor)
     if factor.is_traced:
-        found = rules.without_derivative("output_variances()", factor.place, found)
+        found = rules.without_derivative("output_variances()", rules.OTHERS, factor.place, found)
 
     def read(output: Output) -> Array:
         _refuse_substituted(output)
@@ -199,7 +199,7 @@ def sample(factor: Factor, key: Array, shape: tuple[int, ...]) -> PyTree:
     drawn = system.draw(models, numbers, noise)
     if factor.is_traced or isinstance(drawn, Tracer):
         drawn = jnp.where(factor.is_positive_definite, drawn, jnp.nan)
-        drawn = rules.without_derivative("sample(key)", factor.place, drawn)
+        drawn = rules.without_derivative("sample(key)", rules.OTHERS, factor.place, drawn)
     if shape == ():
         return structure.unravel(drawn[:, 0])
     many = unravel_sides(structure, drawn if isinstance(drawn, Tracer) else np.asarray(drawn))

@@ -31,8 +31,8 @@ Bounds = Mapping[Any, tuple[Any, Any]]
 
 def is_traced(problem: NumberedQP, bounds: Argument[Bounds | None]) -> bool:
     """Whether a number is known only when a program runs."""
-    numbers = [v for t in problem.terms for v in (t.Q, t.b, t.G, t.h, t.C, t.lower, t.upper)]
-    return any(isinstance(v, Tracer) for v in (*numbers, *jax.tree.leaves(tuple((bounds or {}).values()))))
+    numbers = jax.tree.leaves((problem.numbers, list((bounds or {}).values())))
+    return any(isinstance(v, Tracer) for v in numbers)
 
 
 def spread_bounds(problem: NumberedQP, bounds: Argument[Bounds | None]) -> tuple[Array, Array]:

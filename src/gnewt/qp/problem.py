@@ -11,6 +11,7 @@ import numpy as np
 from gnewt._errors import QPError
 from gnewt._typing import Argument
 from gnewt.newton.arithmetic import Array
+from gnewt.newton.rules import still
 from gnewt.qp.hyperedge import Hyperedge
 
 Label = TypeVar("Label", bound=Hashable)
@@ -39,6 +40,9 @@ class Term:
     upper: Array
 
 
+_NUMBERS = ("Q", "b", "G", "h", "C", "lower", "upper")
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class NumberedQP:
     """min Σ_e ½ x_eᵀQ_e x_e − b_eᵀx_e  subject to  G_e x_e = h_e, over x[n] and λ[M]."""
@@ -57,6 +61,19 @@ class NumberedQP:
     @property
     def num_scalars(self) -> int:
         return int(self.offset[-1])
+
+    @property
+    def numbers(self) -> list[tuple[Array, ...]]:
+        """What may be traced."""
+        return [tuple(getattr(t, name) for name in _NUMBERS) for t in self.terms]
+
+    @property
+    def still(self) -> NumberedQP:
+        """The same numbers, without their derivatives."""
+        terms = [
+            dataclasses.replace(t, **{name: still(getattr(t, name)) for name in _NUMBERS}) for t in self.terms
+        ]
+        return dataclasses.replace(self, terms=tuple(terms))
 
     def scalars(self, vertices: np.ndarray) -> np.ndarray:
         """List the scalars of the given vertices."""

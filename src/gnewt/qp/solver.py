@@ -12,6 +12,7 @@ import numpy as np
 from gnewt._errors import QPError
 from gnewt._typing import Argument, ArrayLike
 from gnewt.newton.arithmetic import Array
+from gnewt.newton.rules import still, without_derivative
 from gnewt.newton.statuses import Status, status_of
 from gnewt.plan.adjacency import Adjacency
 from gnewt.plan.orderings import min_degree
@@ -33,6 +34,12 @@ from gnewt.qp.redundancy import find_redundant
 
 REFINEMENTS = 3
 """At most so many steps of iterative refinement; they stop when they no longer help."""
+
+
+_REMEDY = (
+    "solve the problem by gnewt.minimize(f, x0, constraints=...), whose solutions have derivatives, or detach it with "
+    "jax.lax.stop_gradient"
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -148,8 +155,12 @@ def solve_qp(
     """
     problem = build_problem(edges, sizes)
     traced = is_traced(problem, bounds)
-    if traced or problem.num_limits or bounds:
-        return _solve_with_limits(problem, bounds, order, allow_indefinite, traced)
+    if traced:
+        numbers = jax.tree.leaves((problem.numbers, list((bounds or {}).values())))
+        found = _solve_with_limits(problem.still, still(dict(bounds or {})), order, allow_indefinite, True)
+        return without_derivative("a solution of solve_qp", _REMEDY, numbers, found)
+    if problem.num_limits or bounds:
+        return _solve_with_limits(problem, bounds, order, allow_indefinite, False)
     tree = build_tree(problem, order)
     column, row = equilibrate(problem)
     scaled = problem.scaled(column, row)

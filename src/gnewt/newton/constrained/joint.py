@@ -19,6 +19,7 @@ from gnewt.newton.constrained.forms import Constraint, Named, read_bounds, read_
 from gnewt.newton.constrained.lifted import LiftedStart
 from gnewt.newton.constrained.rows import Rows, flat_vector, read_rows, with_fixed
 from gnewt.newton.objective import Objective, Point
+from gnewt.newton.rules import still
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,6 +55,27 @@ class Joint:
         rows = self.rows
         some = (self.lower, self.upper, rows.lower, rows.upper, rows.worst, self.constant, nodes)
         return self.point.is_traced or any(isinstance(v, Tracer) for v in some)
+
+    @property
+    def still(self) -> Joint:
+        """The same numbers, without their derivatives: known, where only a derivative made them tracers."""
+        if not self.is_traced:
+            return self
+        rows, kept = self.rows, self.kept
+        rows = dataclasses.replace(
+            rows, lower=still(rows.lower), upper=still(rows.upper), worst=still(rows.worst)
+        )
+        lifted = self.lifted
+        return dataclasses.replace(
+            self,
+            point=self.point.still,
+            rows=rows,
+            lower=still(self.lower),
+            upper=still(self.upper),
+            constant=still(self.constant),
+            kept=None if kept is None else lambda: still(kept()),
+            lifted=None if lifted is None else dataclasses.replace(lifted, values=still(lifted.values)),
+        )
 
     def unravel(self, x: Array) -> PyTree:
         """Turn a vector over the inputs into the form of x."""
@@ -130,10 +152,11 @@ def _bounded(
     dtype = point.structure.dtype
     low, up = (flat_vector(v, dtype) for v in bounds)
     none = np.zeros(0, np.int32)
-    if isinstance(low, Tracer) or isinstance(up, Tracer):
+    known_low, known_up = still(low), still(up)
+    if isinstance(known_low, Tracer) or isinstance(known_up, Tracer):
         return Joint(point, rows, low, up, named, shapes, none, x0, None, {})
-    _check_crossed(low, up, x0)
-    is_fixed = low == up
+    _check_crossed(known_low, known_up, x0)
+    is_fixed = np.asarray(known_low == known_up)
     if not is_fixed.any():
         return Joint(point, rows, low, up, named, shapes, none, x0, None, {})
     if is_fixed.all():
@@ -143,10 +166,10 @@ def _bounded(
             "evaluate the objective: there is nothing to minimise",
         )
     fixed = np.flatnonzero(is_fixed).astype(np.int32)
-    xp = jnp if isinstance(point.x, Tracer) else np
+    xp = jnp if any(isinstance(v, Tracer) for v in (point.x, low, up)) else np
     point = dataclasses.replace(point, x=xp.where(is_fixed, low, point.x))
-    rows = with_fixed(rows, fixed, low[fixed])
-    low, up = np.where(is_fixed, -np.inf, low), np.where(is_fixed, np.inf, up)
+    rows = with_fixed(rows, fixed, low[fixed], up[fixed])
+    low, up = xp.where(is_fixed, -np.inf, low), xp.where(is_fixed, np.inf, up)
     return Joint(point, rows, low.astype(dtype), up.astype(dtype), named, shapes, fixed, x0, None, {})
 
 

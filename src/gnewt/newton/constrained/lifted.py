@@ -24,7 +24,7 @@ from jax.core import Tracer
 
 from gnewt._errors import ConstraintError, user_line
 from gnewt._typing import Array, PyTree
-from gnewt.graph import Data, Graph, Handle, Maps, Output, Structure, apply_family, objective
+from gnewt.graph import Data, Graph, Handle, Maps, Output, Structure, node_values, objective
 from gnewt.newton.constrained.augment import Augmented
 from gnewt.newton.objective import Point
 
@@ -65,17 +65,6 @@ def make_lift(structure: Structure, is_slot: np.ndarray | None) -> Lift:
             depth = new
 
     return structure.memo(("lift", is_slot.tobytes()), count)
-
-
-def node_values(structure: Structure, maps: Maps, data: Data, slots: jax.Array) -> jax.Array:
-    """Φ_v(x_pa) for all nodes at once, at given slots."""
-    found = jnp.zeros_like(slots)
-    for f in structure.nodes:
-        family, outs = structure.families[f], structure.layout.outs[f]
-        assert outs is not None
-        values = apply_family(family, structure.layout.args[f].read(slots, maps), data[f])
-        found = outs.add(found, values.astype(slots.dtype), maps)
-    return found[structure.num_inputs :]
 
 
 def complete(lift: Lift, structure: Structure, maps: Maps, data: Data, slots: jax.Array) -> jax.Array:

@@ -16,6 +16,7 @@ from gnewt._typing import PyTree
 from gnewt.graph import Output
 from gnewt.newton.arithmetic import Array
 from gnewt.newton.constrained.forms import Named, spread_limit
+from gnewt.newton.rules import still
 
 _FEASIBLE = 1e-6
 """Violation that a row which does not depend on x may have."""
@@ -91,19 +92,20 @@ def read_rows(
     flat = np.concatenate(slots).astype(np.int32)
     low, up = flat_vector(lower, np.float64), flat_vector(upper, np.float64)
     used = np.ones(len(flat), bool)
-    if not isinstance(low, Tracer) and not isinstance(up, Tracer):
-        used = np.isfinite(low) | np.isfinite(up)
+    known_low, known_up = still(low), still(up)
+    if not isinstance(known_low, Tracer) and not isinstance(known_up, Tracer):
+        used = np.isfinite(known_low) | np.isfinite(known_up)
     fixed = used & (flat < 0)
     rows = Rows(flat, low, up, np.concatenate(equal), used & ~fixed, tuple(names), np.zeros(()))
     return _settle_constants(rows, fixed, evaluate), tuple(shapes)
 
 
-def with_fixed(rows: Rows, fixed: np.ndarray, values: Array) -> Rows:
+def with_fixed(rows: Rows, fixed: np.ndarray, lower: Array, upper: Array) -> Rows:
     """Append an equality for every fixed variable.
 
     Args:
         fixed: slots of the fixed variables.
-        values: of these variables.
+        lower, upper: their bounds, which are equal.
     """
     if not len(fixed):
         return rows
@@ -111,8 +113,8 @@ def with_fixed(rows: Rows, fixed: np.ndarray, values: Array) -> Rows:
     return dataclasses.replace(
         rows,
         slots=np.concatenate([rows.slots, fixed]).astype(np.int32),
-        lower=flat_vector([rows.lower, values], np.float64),
-        upper=flat_vector([rows.upper, values], np.float64),
+        lower=flat_vector([rows.lower, lower], np.float64),
+        upper=flat_vector([rows.upper, upper], np.float64),
         is_equality=np.concatenate([rows.is_equality, yes]),
         is_used=np.concatenate([rows.is_used, yes]),
     )
@@ -137,6 +139,7 @@ def _refuse_results(leaves: Sequence[Output], name: str, where: str) -> None:
 def _equal(always: bool, lower: Array, upper: Array, place: tuple[str, str, int]) -> np.ndarray:
     """Which entries are equalities; raise ConstraintError where limits cross."""
     name, where, first = place
+    lower, upper = still(lower), still(upper)
     if isinstance(lower, Tracer) or isinstance(upper, Tracer):
         return np.full(lower.shape, always)
     bad = (lower > upper) | (lower == np.inf) | (upper == -np.inf)
@@ -157,9 +160,9 @@ def _settle_constants(rows: Rows, fixed: np.ndarray, evaluate: Callable[[], Sequ
     """Look at the rows that do not depend on x: they hold, or nothing can be done about it."""
     if not fixed.any() or evaluate is None:
         return rows
-    values = flat_vector(jax.tree_util.tree_leaves(evaluate()), np.float64)[fixed]
-    xp = _space(values, rows.lower, rows.upper)
-    low, up = rows.lower[fixed], rows.upper[fixed]
+    values = still(flat_vector(jax.tree_util.tree_leaves(evaluate()), np.float64)[fixed])
+    low, up = still(rows.lower)[fixed], still(rows.upper)[fixed]
+    xp = _space(values, low, up)
     missed = xp.maximum(xp.maximum(low - values, values - up), 0.0)
     missed = xp.where(xp.isnan(values), np.inf, missed)
     worst = xp.max(missed, initial=0.0)

@@ -14,6 +14,7 @@ import numpy as np
 from jax.core import Tracer
 
 from gnewt._errors import StartNotice
+from gnewt.graph import Data
 from gnewt.newton.arithmetic import Array, known, quietly
 from gnewt.newton.constrained.augment import augment
 from gnewt.newton.constrained.barrier import Barrier, Box, Dual, Scale
@@ -63,12 +64,17 @@ def make_model(joint: Joint, order: SlotOrder, curvature: str, engine: str) -> M
     )
     point = Point(joint.point.x, (), (), a.structure, None, False)
     system = system_of(point, a.order(order), curvature, engine)
-    columns = joint.point.data
-    if joint.constant is not None:
-        families = joint.point.structure.families
-        columns = tuple(c for c, f in zip(columns, families, strict=True) if not f.is_loss)
     lift = None if joint.lifted is None else make_lift(a.structure, joint.lifted.is_slot)
-    return Model(a, system, columns, joint.constant, lift)
+    return Model(a, system, columns_of(joint), joint.constant, lift)
+
+
+def columns_of(joint: Joint) -> Data:
+    """Data of the families of f and c: of the latter alone, where f does not depend on x."""
+    columns = joint.point.data
+    if joint.constant is None:
+        return columns
+    families = joint.point.structure.families
+    return tuple(c for c, f in zip(columns, families, strict=True) if not f.is_loss)
 
 
 def make_box(joint: Joint, rows_scale: Array, relax: float) -> Box:

@@ -13,6 +13,7 @@ from gnewt._errors import OptionError, user_line
 from gnewt._typing import PyTree
 from gnewt.graph import Graph
 from gnewt.newton.arithmetic import staged
+from gnewt.newton.constrained.derivatives import End, differentiable, end_of
 from gnewt.newton.constrained.joint import Joint, make_joint
 from gnewt.newton.constrained.lifted import lifted_names, read_start
 from gnewt.newton.constrained.loop import Settings
@@ -20,6 +21,7 @@ from gnewt.newton.constrained.modes import Record, State
 from gnewt.newton.constrained.outcome import make_result
 from gnewt.newton.constrained.run import (
     MU_FIRST,
+    Solved,
     make_model,
     note_moved,
     solve_in_jit,
@@ -27,6 +29,7 @@ from gnewt.newton.constrained.run import (
 )
 from gnewt.newton.progress import Progress, Reporter
 from gnewt.newton.result import Result
+from gnewt.newton.rules import still
 from gnewt.newton.system import SlotOrder
 
 _LEAVE_OUT = "leave the option out, or the constraints and bounds"
@@ -76,18 +79,27 @@ def minimize_constrained(
     joint = make_joint(target, start, args, kwargs, bounds, constraints, has_aux, kept)
     if lifted is not False:
         joint = dataclasses.replace(joint, lifted=read_start(lifted, joint.point.structure, joint.outputs))
-    model = make_model(joint, options.order, options.curvature, options.engine)
+    quiet = joint.still
+    model = make_model(quiet, options.order, options.curvature, options.engine)
     dtype = np.dtype(joint.point.structure.dtype)
+    tol, warm = still(tol), still(warm)
     settings = Settings(
         dtype.type(tol) if not isinstance(tol, Tracer) else tol, max_steps, dtype.type(MU_FIRST), True
     )
-    note_moved(joint)
-    if joint.is_traced or isinstance(tol, Tracer):
-        return staged(lambda: make_result(joint, solve_in_jit(joint, model, settings, warm), tol))
+    note_moved(quiet)
+    if quiet.is_traced or isinstance(tol, Tracer):
+        result, end = staged(lambda: _finish(quiet, solve_in_jit(quiet, model, settings, warm), tol))
+        return differentiable(joint, model, result, end)
     with Reporter(options.verbose, _HEAD, _WIDTHS, _cells) as reporter:
-        watch = _watch(joint, options, reporter)
-        solved = solve_on_host(joint, model, settings, warm, watch, float(options.time_limit))
-    return make_result(joint, solved, tol)
+        watch = _watch(quiet, options, reporter)
+        solved = solve_on_host(quiet, model, settings, warm, watch, float(options.time_limit))
+    if not joint.is_traced:
+        return make_result(quiet, solved, tol)
+    return differentiable(joint, model, *_finish(quiet, solved, tol))
+
+
+def _finish(joint: Joint, solved: Solved, tol: Any) -> tuple[Result, End]:
+    return make_result(joint, solved, tol), end_of(solved)
 
 
 def _refuse(options: ConstrainedOptions) -> None:
