@@ -53,7 +53,7 @@ def first_task(path: str) -> Task:
 
     def spy_minimize(target, x0, args=(), **options):
         named = options.get("kwargs") or {}
-        args = jax.tree.map(_known, args)
+        args, x0 = jax.tree.map(_known, (args, x0))
         limits = options.get("constraints", ())
         limits = (
             list(limits.values())
