@@ -29,6 +29,7 @@ _SLOW = {
     "portfolio": (["--assets", "10"], _KKT),
     "two_robots": (["--horizon", "30"], _KKT),
     "mpc": ([], "at the end 0.0"),
+    "many_mpc": (["--count", "32"], "plans a second"),
     "bundle_adjustment": (["--points", "20"], _CONVERGED),
     "heat_source": (["--cells", "10"], _KKT),
     "narrow_network": (["--layers", "10", "--samples", "3"], "Newton takes"),
