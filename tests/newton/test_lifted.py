@@ -130,6 +130,7 @@ def test_unstable_system_from_a_line() -> None:
         np.testing.assert_allclose(res.outputs["x"][1], growth + cubic + res.x[0], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_unstable_system_with_limits() -> None:
     f, u, line = rollout(200, 10.0)
     res = gnewt.minimize(
@@ -138,6 +139,7 @@ def test_unstable_system_with_limits() -> None:
     assert res.status == "converged" and res.gap <= 1e-9 and res.violation <= 1e-8
 
 
+@pytest.mark.slow
 def test_stable_system_agrees_with_the_plain_form() -> None:
     f, u, line = rollout(30, 0.9, -0.05)
     plain = gnewt.minimize(lambda u: f(u)[0], u)
@@ -173,6 +175,7 @@ def test_some_nodes_are_lifted_and_others_computed() -> None:
     np.testing.assert_allclose(res.outputs["kept"], f(res.x)[1]["kept"], atol=1e-7)
 
 
+@pytest.mark.slow
 def test_jit_and_vmap_agree_with_the_host() -> None:
     f, u, line = rollout(8, 1.5, 0.1)
 
@@ -205,6 +208,7 @@ def chain(horizon: int) -> tuple[gnewt.Graph, list]:
     return g, handles
 
 
+@pytest.mark.slow
 def test_explicit_graphs() -> None:
     g, handles = chain(20)
     start = [np.ones(())] + [np.zeros(())] * 20
