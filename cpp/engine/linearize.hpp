@@ -25,10 +25,12 @@ public:
             saved += code(f)[kNumSaved] * family(f).n();
         }
         if (call_.given && !given_.reserve(call_.num_slots)) return false;
-        if (call_.given)
-            pull_given();
-        else if (!sweep_duals(call_.tables, call_.sources, call_.duals))
+        if (call_.given) {
+            std::memcpy(given_.data(), call_.given, size_t(call_.num_slots) * sizeof(T));
+            pull_given(call_.tables, call_.sources, given_.data(), call_.duals);
+        } else if (!sweep_duals(call_.tables, call_.sources, call_.duals)) {
             return false;
+        }
         saved = 0;
         for (int64_t f = 0; f < num_families(); ++f) {
             if (!second_derivatives(f, saved)) return false;
@@ -36,11 +38,6 @@ public:
         }
         return true;
     }
-
-private:
-    int64_t num_families() const { return call_.tables[kFamilies]; }
-    FamilyView family(int64_t f) const { return FamilyView(call_.tables, f); }
-    const int32_t* code(int64_t f) const { return call_.code + kCodeHeader + f * kCodeSize; }
 
     bool fits() const {
         if (call_.tables_len < kTablesHeader || call_.code_len < kCodeHeader) return false;
@@ -58,6 +55,11 @@ private:
         }
         return true;
     }
+
+private:
+    int64_t num_families() const { return call_.tables[kFamilies]; }
+    FamilyView family(int64_t f) const { return FamilyView(call_.tables, f); }
+    const int32_t* code(int64_t f) const { return call_.code + kCodeHeader + f * kCodeSize; }
 
     // Whether all places, operations and operands of a program exist.
     bool valid(int64_t f, int64_t at) const {
@@ -129,33 +131,6 @@ private:
         if (c[kSecond] < 0) return true;
         if (c[kPrologue] >= 0 && !run_program(f, c[kPrologue], 1, saved)) return false;
         return run_program(f, c[kSecond], shape.n(), saved);
-    }
-
-    // duals += Jᵀ λ, where λ is given, or found by the time that a node is reached: from the last instance to the first.
-    void pull_given() {
-        T *duals = call_.duals, *lam = given_.data();
-        std::memcpy(lam, call_.given, size_t(call_.num_slots) * sizeof(T));
-        const int32_t* items = call_.tables + call_.tables[kItems];
-        for (int64_t i = int64_t(call_.tables[kNumItems]) - 1; i >= 0; --i) {
-            const int32_t* item = items + i * kItemSize;
-            const FamilyView shape = family(item[0]);
-            const int32_t *ends = shape.ends(), *entries = shape.entries();
-            const T* jacobian = call_.sources + shape.field[kJacAt];
-            for (int64_t r = int64_t(item[1]) + item[2] - 1; r >= item[1]; --r) {
-                const int64_t row = item[3] >= 0 ? call_.tables[item[3] + r - item[1]] : r;
-                for (int64_t o = 0; o < shape.m(); ++o) {
-                    const int64_t slot = shape.out(o).at(row);
-                    if (lam[slot] != lam[slot]) lam[slot] = duals[slot];
-                }
-                for (int64_t a = 0; a < shape.k(); ++a) {
-                    T total = 0;
-                    for (int32_t e = ends[a]; e < ends[a + 1]; ++e)
-                        total += jacobian[row * shape.num_jac() + entries[2 * e]] *
-                                 lam[shape.out(entries[2 * e + 1]).at(row)];
-                    if (ends[a] < ends[a + 1]) duals[shape.arg(a).at(row)] += total;
-                }
-            }
-        }
     }
 
     void take_given(const FamilyView& shape, const T* rows) {
@@ -293,13 +268,5 @@ private:
 };
 
 }  // namespace GNEWT_ISA
-
-const Linearizer* GNEWT_ISA_LINEARIZER() {
-    using namespace GNEWT_ISA;
-    static const Linearizer linearizer{
-        [](const LinearizeCall<double>& call) { return LocalModels<double>(call).run(); },
-        [](const LinearizeCall<float>& call) { return LocalModels<float>(call).run(); }};
-    return &linearizer;
-}
 
 }  // namespace gnewt::engine

@@ -1,3 +1,3 @@
 #define GNEWT_ISA isa_avx512
 #define GNEWT_ISA_LINEARIZER avx512_linearizer
-#include "linearize.hpp"
+#include "linearize.inc"

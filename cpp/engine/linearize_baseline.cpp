@@ -1,3 +1,3 @@
 #define GNEWT_ISA isa_baseline
 #define GNEWT_ISA_LINEARIZER baseline_linearizer
-#include "linearize.hpp"
+#include "linearize.inc"

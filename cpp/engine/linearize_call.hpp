@@ -73,6 +73,9 @@ struct LinearizeCall {
 struct Linearizer {
     bool (*run_f64)(const LinearizeCall<double>&);
     bool (*run_f32)(const LinearizeCall<float>&);
+    // Up to kMostInPack calls; side by side in the lanes of vectors, where they have the same integers.
+    bool (*run_many_f64)(const LinearizeCall<double>*, int count);
+    bool (*run_many_f32)(const LinearizeCall<float>*, int count);
 };
 const Linearizer* baseline_linearizer();
 const Linearizer* avx2_linearizer();

@@ -1,5 +1,6 @@
 // Local models as an XLA custom call, which src/gnewt/kkt/derivatives/native.py makes.
 // Leading axes are batch axes: on each of them an operand has the size of the batch, or one.
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -24,12 +25,21 @@ const Linearizer& chosen_linearizer() {
 
 bool run(const LinearizeCall<double>& call) { return chosen_linearizer().run_f64(call); }
 bool run(const LinearizeCall<float>& call) { return chosen_linearizer().run_f32(call); }
+bool run(const LinearizeCall<double>* calls, int count) { return chosen_linearizer().run_many_f64(calls, count); }
+bool run(const LinearizeCall<float>* calls, int count) { return chosen_linearizer().run_many_f32(calls, count); }
+
+// A call with the operands that it points to.
+template <class T>
+struct OwnCall {
+    std::vector<const T*> operands;
+    LinearizeCall<T> call;
+};
 
 // HAS_GIVEN: the first operand after the slots holds multipliers of the nodes, one for each slot.
 template <ffi::DataType D, bool HAS_GIVEN>
-ffi::Error linearize(ffi::Buffer<ffi::S32> tables, ffi::Buffer<ffi::S32> code, ffi::Buffer<D> constants,
-                     ffi::Buffer<D> slots, ffi::RemainingArgs rest, ffi::ResultBuffer<D> value,
-                     ffi::ResultBuffer<D> duals, ffi::ResultBuffer<D> sources) {
+ffi::Error linearize(ffi::ThreadPool pool, ffi::Buffer<ffi::S32> tables, ffi::Buffer<ffi::S32> code,
+                     ffi::Buffer<D> constants, ffi::Buffer<D> slots, ffi::RemainingArgs rest,
+                     ffi::ResultBuffer<D> value, ffi::ResultBuffer<D> duals, ffi::ResultBuffer<D> sources) {
     using T = ffi::NativeType<D>;
     auto refuse = [](const char* what) { return ffi::Error::InvalidArgument(what); };
     const auto shape = duals->dimensions();
@@ -55,37 +65,45 @@ ffi::Error linearize(ffi::Buffer<ffi::S32> tables, ffi::Buffer<ffi::S32> code, f
     }
     if (HAS_GIVEN) fits = fits && sizes[0] == lam.size();
     if (!fits) return refuse("gnewt: operands of linearize do not fit together");
-    int64_t count = 1;
-    for (int64_t d : batch) count *= d;
     constexpr int64_t first = HAS_GIVEN ? 1 : 0;
-    std::vector<const T*> pointers(operands.size());
-    for (int64_t e = 0; e < count; ++e) {
-        for (size_t i = 0; i < operands.size(); ++i) pointers[i] = operands[i].at(e, batch);
-        const LinearizeCall<T> call{given_tables.at(e, batch),
-                                    given_tables.size(),
-                                    given_code.at(e, batch),
-                                    given_code.size(),
-                                    given_constants.at(e, batch),
-                                    given_constants.size(),
-                                    at.at(e, batch),
-                                    pointers.data() + first,
-                                    sizes.data() + first,
-                                    int64_t(sizes.size()) - first,
-                                    values.at(e, batch),
-                                    lam.at(e, batch),
-                                    lam.size(),
-                                    found.at(e, batch),
-                                    found.size(),
-                                    HAS_GIVEN ? pointers[0] : nullptr};
-        if (!run(call)) return refuse("gnewt: the integers of a linearisation do not fit its numbers");
-    }
+    const auto make = [&](int64_t e) {
+        OwnCall<T> own{std::vector<const T*>(operands.size()), {}};
+        for (size_t i = 0; i < operands.size(); ++i) own.operands[i] = operands[i].at(e, batch);
+        const T* const* pointers = own.operands.data();  // which stay where they are when the vector is moved
+        own.call = {given_tables.at(e, batch),
+                    given_tables.size(),
+                    given_code.at(e, batch),
+                    given_code.size(),
+                    given_constants.at(e, batch),
+                    given_constants.size(),
+                    at.at(e, batch),
+                    pointers + first,
+                    sizes.data() + first,
+                    int64_t(sizes.size()) - first,
+                    values.at(e, batch),
+                    lam.at(e, batch),
+                    lam.size(),
+                    found.at(e, batch),
+                    found.size(),
+                    HAS_GIVEN ? pointers[0] : nullptr};
+        return own;
+    };
+    std::atomic<bool> good{true};
+    const auto run_many = [&](const OwnCall<T>* own, int size) {
+        LinearizeCall<T> calls[kMostInPack];
+        for (int i = 0; i < size; ++i) calls[i] = own[i].call;
+        if (!(size == 1 ? run(calls[0]) : run(calls, size))) good = false;
+    };
+    run_all(pool, all(product(batch)), found.size() + lam.size(), make, run_many);
+    if (!good) return refuse("gnewt: the integers of a linearisation do not fit its numbers");
     return ffi::Error::Success();
 }
 
 template <ffi::DataType D>
 auto binding() {
     return ffi::Ffi::Bind()
-        .Arg<ffi::Buffer<ffi::S32>>()
+        .Ctx<ffi::ThreadPool>()
+        .template Arg<ffi::Buffer<ffi::S32>>()
         .template Arg<ffi::Buffer<ffi::S32>>()
         .template Arg<ffi::Buffer<D>>()
         .template Arg<ffi::Buffer<D>>()

@@ -25,7 +25,7 @@ GNEWT_INLINE void pull_in_turn(const Pulled<T>& family, int64_t first, int64_t c
         for (int64_t o = 0; o < m; ++o) lam[o] = duals[at(shape.out(o), i)];
         for (int64_t a = 0; a < k; ++a) {
             if (ends[a] == ends[a + 1]) continue;
-            T total = 0;
+            T total{};
             for (int32_t e = ends[a]; e < ends[a + 1]; ++e) total += row[entries[2 * e]] * lam[entries[2 * e + 1]];
             duals[at(shape.arg(a), i)] += total;
         }
@@ -37,7 +37,7 @@ template <class T>
 GNEWT_INLINE void pull_strided(int64_t count, const T* j, int64_t width, T* to, int64_t by, const T* lam,
                                int64_t step) {
     if (by == 0) {
-        T total = 0;
+        T total{};
         for (int64_t i = 0; i < count; ++i) total += j[i * width] * lam[i * step];
         *to += total;
     } else if (step == 0 && by == 1 && width == 1) {
@@ -70,7 +70,35 @@ GNEWT_INLINE void pull_at_once(const Pulled<T>& family, int64_t first, int64_t c
         }
 }
 
-// False where there is no memory.
+// duals += Jᵀ λ, from the last instance to the first. `lam` holds the multipliers that are given, NaN for those that are
+// found by the time that a node is reached.
+template <class T>
+void pull_given(const int32_t* tables, const T* sources, T* lam, T* duals) {
+    const int32_t* items = tables + tables[kItems];
+    for (int64_t i = int64_t(tables[kNumItems]) - 1; i >= 0; --i) {
+        const int32_t* item = items + i * kItemSize;
+        const FamilyView shape(tables, item[0]);
+        const int32_t *ends = shape.ends(), *entries = shape.entries();
+        const T* jacobian = sources + shape.field[kJacAt];
+        for (int64_t r = int64_t(item[1]) + item[2] - 1; r >= item[1]; --r) {
+            const int64_t row = item[3] >= 0 ? tables[item[3] + r - item[1]] : r;
+            for (int64_t o = 0; o < shape.m(); ++o) {
+                const int64_t slot = shape.out(o).at(row);
+                const T known = lam[slot];
+                lam[slot] = known != known ? duals[slot] : known;
+            }
+            for (int64_t a = 0; a < shape.k(); ++a) {
+                T total{};
+                for (int32_t e = ends[a]; e < ends[a + 1]; ++e)
+                    total +=
+                        jacobian[row * shape.num_jac() + entries[2 * e]] * lam[shape.out(entries[2 * e + 1]).at(row)];
+                if (ends[a] < ends[a + 1]) duals[shape.arg(a).at(row)] += total;
+            }
+        }
+    }
+}
+
+// False where there is no memory. T: numbers, or vectors of them.
 template <class T>
 bool sweep_duals(const int32_t* tables, const T* sources, T* duals) {
     const int64_t num_families = tables[kFamilies];

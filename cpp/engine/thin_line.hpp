@@ -184,10 +184,10 @@ private:
     template <class Put>
     GNEWT_INLINE void find_pivots(T* out, Pivots& seen, Put put) {
         const int16_t* at = pattern_.steps;
-        T* row = r_;
+        T *row = r_, d = r_[0], next = 0;
         for (int64_t k = 0; k < q_; ++k, out += n_) {
             const int64_t count = *at++;
-            const T d = row[0], inverse = 1 / d, size = abs(d), y = rho_[k] * inverse;
+            const T inverse = 1 / d, size = abs(d), y = rho_[k] * inverse;
             seen.kept &= kept(d, size_[k]) & (size > Precision<T>::tiny);
             seen.product *= double(size);
             seen.lowest = min(seen.lowest, seen.product), seen.highest = max(seen.highest, seen.product);
@@ -197,22 +197,25 @@ private:
             out[k] = d;
             switch (count) {  // loops of a known length are no loops
                 case 0: break;
-                case 1: take_row(Length<1>{}, inverse, y, row + 1, at, out, seen.top); break;
-                case 2: take_row(Length<2>{}, inverse, y, row + 1, at, out, seen.top); break;
-                case 3: take_row(Length<3>{}, inverse, y, row + 1, at, out, seen.top); break;
-                default: take_row(count, inverse, y, row + 1, at, out, seen.top);
+                case 1: next = take_row(Length<1>{}, inverse, y, row + 1, at, out, seen.top); break;
+                case 2: next = take_row(Length<2>{}, inverse, y, row + 1, at, out, seen.top); break;
+                case 3: next = take_row(Length<3>{}, inverse, y, row + 1, at, out, seen.top); break;
+                default: next = take_row(count, inverse, y, row + 1, at, out, seen.top);
             }
-            at += count + count * (count + 1) / 2;
             row += 1 + count;
+            // Pivots wait for each other, and would wait longer for memory.
+            d = count && at[0] == k + 1 ? next : row[0];
+            at += count + count * (count + 1) / 2;
         }
     }
 
     // Subtract what the pivot of a row takes, given the numbers behind its diagonal; L goes to `out`, and the largest
-    // number of L to `top`.
+    // number of L to `top`. Returns what is left on the diagonal of the first column.
     template <class Count>
-    GNEWT_INLINE void take_row(Count count, T inverse, T y, const T* row, const int16_t* columns, T* out, T& top) {
+    GNEWT_INLINE T take_row(Count count, T inverse, T y, const T* row, const int16_t* columns, T* out, T& top) {
         const int64_t num = int64_t(count);
         const int16_t* to = columns + num;
+        const T first = num ? r_[*to] - row[0] * inverse * row[0] : T(0);
 #pragma GCC unroll 4
         for (int64_t i = 0; i < num; ++i) {
             const int64_t j = columns[i];
@@ -224,6 +227,7 @@ private:
 #pragma GCC unroll 4
             for (int64_t x = i; x < num; ++x) r_[*to++] -= l * row[x];
         }
+        return first;
     }
 
     // See grows_little in ldl.hpp; L is given.

@@ -1,12 +1,14 @@
 // Runs the engine, without Python or JAX, on problems that tests/helpers/dump_native.py wrote to files: for sanitizers
-// and for timing. With --time it prints for each problem the status, the inertia, a checksum and the shortest time.
+// and for timing. With --time it prints for each problem the status, the inertia, a checksum and the shortest time. With
+// --threads eight threads take the problems at once, alone and in batches that more threads share.
 #include <time.h>
 
 #include <cstdio>
 #include <cstring>
 #include <vector>
 
-#include "../engine/call.hpp"
+#include "../engine/pack_call.hpp"
+#include "../engine/threads.hpp"
 
 using namespace gnewt::engine;
 
@@ -93,9 +95,71 @@ bool replay(const Problem& p, bool timed, const char* name) {
     return good;
 }
 
+struct NoPool {
+    int64_t num_threads() const { return 0; }
+    template <class Task>
+    void Schedule(Task) {}
+};
+
+// Sixteen copies of a problem with shifts of their own, in packs that threads share; return whether all solutions are
+// those of a call alone.
+bool replay_batch(const Problem& p) {
+    constexpr int64_t copies = 16;
+    const size_t n = p.rhs.size();
+    std::vector<double> x(copies * n), factor(size_t(copies * p.factor_len)), real(copies * kRealSize), alone(n);
+    std::vector<int32_t> index(size_t(copies * p.index_len)), info(copies * kInfoSize);
+    std::vector<int8_t> null(size_t(copies * p.num_unknowns));
+    std::vector<Call<double>> calls;
+    for (int64_t i = 0; i < copies; ++i)
+        calls.push_back({p.plan.data(), int64_t(p.plan.size()), p.sources.data(), int64_t(p.sources.size()),
+                         p.shift + double(i % 2), p.rhs.data(), p.num_inputs, p.columns, x.data() + i * int64_t(n),
+                         factor.data() + i * p.factor_len, p.factor_len, index.data() + i * p.index_len, p.index_len,
+                         info.data() + i * kInfoSize, real.data() + i * kRealSize, null.data() + i * p.num_unknowns});
+    NoPool pool;
+    share(pool, copies / kMostInPack,
+          [&](int64_t chunk) { factor_many(calls.data() + chunk * kMostInPack, kMostInPack); });
+    bool good = true;
+    for (int64_t i = 0; i < copies; ++i) {
+        Call<double> call = calls[size_t(i)];
+        call.solution = alone.data();
+        const int32_t status = call.info[kStatus], delayed = call.info[kDelayed];
+        run(chosen_engine(), call);
+        double size = 0, gap = 0;
+        for (size_t k = 0; k < n; ++k) {
+            const double d = alone[k] - x[size_t(i) * n + k];
+            size = alone[k] * alone[k] > size ? alone[k] * alone[k] : size, gap = d * d > gap ? d * d : gap;
+        }
+        good &= status == call.info[kStatus] && delayed == call.info[kDelayed];
+        good &= status != kOk || gap <= 1e-6 * size;
+    }
+    return good;
+}
+
+int replay_by_threads(const char* name) {
+    std::FILE* file = std::fopen(name, "rb");
+    if (!file) return 2;
+    std::vector<Problem> problems;
+    for (Problem p; next(file, p);) problems.push_back(p);
+    std::fclose(file);
+    std::atomic<int> bad{0};
+    std::vector<std::thread> threads;
+    for (size_t t = 0; t < 8; ++t)
+        threads.emplace_back([&, t] {  // each of them begins at another problem, but all take all
+            for (size_t i = 0; i < problems.size(); ++i) {
+                const Problem& p = problems[(i + t * problems.size() / 8) % problems.size()];
+                bad += !replay<double>(p, false, name);
+                if (i % 4 == 0) bad += !replay_batch(p);
+            }
+        });
+    for (std::thread& thread : threads) thread.join();
+    std::printf("replay: %zu problems by 8 threads, %d wrong\n", problems.size(), bad.load());
+    return bad ? 1 : 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+    if (argc > 2 && std::strcmp(argv[1], "--threads") == 0) return replay_by_threads(argv[2]);
     const bool timed = argc > 1 && std::strcmp(argv[1], "--time") == 0;
     int64_t count = 0, bad = 0;
     for (int i = timed ? 2 : 1; i < argc; ++i) {

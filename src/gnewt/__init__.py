@@ -34,6 +34,7 @@ from gnewt.newton import (
     factorize,
     laplace,
     minimize,
+    minimize_batch,
     newton_step,
 )
 from gnewt.trace import clear_cache, trace_graph
@@ -73,6 +74,7 @@ __all__ = [
     "factorize",
     "laplace",
     "minimize",
+    "minimize_batch",
     "native_isa",
     "newton",
     "newton_step",

@@ -210,6 +210,15 @@ def test_doctor_looks_at_everything(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_setting_that_means_nothing_is_bad_input(tmp_path):
+    command = [sys.executable, "-m", "gnewt", "doctor"]
+    env = os.environ | {"GNEWT_ISA": "sideways"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, env=env)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert done.stderr.startswith("gnewt error: GNEWT_ISA is 'sideways'")
+
+
+@pytest.mark.slow
 def test_bench_measures_an_objective_of_the_user(run):
     row = json.loads(run("bench cost.py:cost --at x0 --json", 0).stdout)[0]
     assert row["structure"] == "chain" and row["inputs"] == 5

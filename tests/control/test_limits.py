@@ -130,7 +130,9 @@ def _spread(limit: Any, like: Any, inf: float) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", ["swing", *(pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES if f != "swing")]
+)
 def test_all_methods_take_control_limits(family: str) -> None:
     make, limits = FAMILIES[family]
     problem, us = make(control_limits=limits)

@@ -19,6 +19,7 @@ _QUICK = {
     "power_flow": ([], _KKT),
 }
 _SLOW = {
+    "pose_graph": ([], _CONVERGED),
     "acrobot": (["--horizon", "80"], _CONVERGED),
     "cartpole": (["--horizon", "60"], _CONVERGED),
     "minimum_time": (["--horizon", "30"], _CONVERGED),
@@ -28,6 +29,11 @@ _SLOW = {
     "portfolio": (["--assets", "10"], _KKT),
     "two_robots": (["--horizon", "30"], _KKT),
     "mpc": ([], "at the end 0.0"),
+    "many_mpc": (["--count", "32"], "plans a second"),
+    "bundle_adjustment": (["--points", "20"], _CONVERGED),
+    "heat_source": (["--cells", "10"], _KKT),
+    "narrow_network": (["--layers", "10", "--samples", "3"], "Newton takes"),
+    "batches": (["--side", "3"], "9 of 9 converged"),
     "parking": (["--horizon", "40", "--delay", "2"], _CONVERGED),
     "quadrotor": (["--horizon", "40"], _CONVERGED),
     "two_arms": (["--horizon", "20"], _CONVERGED),

@@ -9,7 +9,19 @@ import pytest
 
 from helpers.pages import DOCS, name_of, pages, program, run
 
-SLOW = {"control", "debugging", "learning", "start", "uncertainty"}
+SLOW = {
+    "batches",
+    "coming_from/crocoddyl",
+    "coming_from/gtsam",
+    "coming_from/optimistix",
+    "coming_from/trajax",
+    "constraints",
+    "control",
+    "debugging",
+    "learning",
+    "start",
+    "uncertainty",
+}
 """Pages that take more than a few seconds."""
 ELSEWHERE = {"from_scratch", "engine_guide"}
 """Pages with a test file of their own, which runs them."""
@@ -49,7 +61,7 @@ def check_constraints(space):
     assert res.multipliers["disc"] > 0 and bool(res.active["disc"])
     assert np.allclose(space["dx"][0] - space["dx"][1], 1, atol=1e-6)
     assert warm.num_steps <= 5 < res.num_steps
-    assert np.allclose(jnp.sum(space["many"], 1), [0, 1, 2, 2], atol=2e-4)  # the third is weakly active
+    assert np.allclose(jnp.sum(space["many"], 1), [0, 0.5, 1, 2], atol=1e-6)
     assert lifted.gap < 1e-8 and np.allclose(lifted.outputs["states"][-1], 0, atol=1e-6)
     assert np.max(np.abs(lifted.x)) <= 1
 

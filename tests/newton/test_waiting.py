@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import pytest
 
 import gnewt
-from gnewt.newton import waiting as module
+from gnewt import _waiting as module
 
 
 @pytest.mark.parametrize(("asked", "told"), [("1", True), ("0", False), (None, False)])
@@ -34,6 +34,12 @@ def test_the_first_step_of_a_function_is_told_and_no_other(monkeypatch, capsys):
     monkeypatch.setattr(module, "PATIENCE", 0.0)
     step = gnewt.newton_step(lambda x: jnp.sum(jnp.cosh(x) * jnp.arange(1.0, 8.0)))
     step(jnp.linspace(0.1, 0.7, 7))
-    assert "compiling the step (7 inputs" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    stages = (
+        "finding the structure of <lambda> (",
+        "planning the elimination of 7 inputs",
+        "compiling the step (7 inputs",
+    )
+    assert [stage in shown for stage in stages] == [True] * 3
     step(jnp.linspace(0.2, 0.8, 7))
     assert capsys.readouterr().err == ""

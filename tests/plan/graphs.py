@@ -17,6 +17,7 @@ def kkt(num_inputs, num, reads, primal, sizes=None):
         primal=Adjacency.from_pairs(num, primal[:, 0], primal[:, 1]),
         reads=Adjacency.from_pairs(num, reads[:, 0], reads[:, 1], symmetric=False),
         adjacency=Adjacency.from_pairs(num, both[:, 0], both[:, 1]),
+        defined_with=np.arange(num, dtype=np.int32),
     )
 
 

@@ -9,7 +9,6 @@ import traceback
 import warnings
 from collections.abc import Iterator
 
-import click
 import typer
 from rich.console import Console
 
@@ -51,7 +50,7 @@ def guarded(debug: bool) -> Iterator[None]:
             yield
             for text in late:
                 _say("note", text)
-        except (typer.Exit, typer.Abort, click.ClickException):
+        except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except KeyboardInterrupt:
             _say("error", "interrupted")

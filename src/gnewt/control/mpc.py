@@ -15,6 +15,7 @@ from jaxtyping import Float
 from gnewt._errors import GraphError, explain_error, user_line
 from gnewt._typing import Argument, Array, PyTree
 from gnewt.control.check import bad
+from gnewt.control.follow import Feedback, follow
 from gnewt.control.limited import bounds_of, make_boxed, refuse_other_limits
 from gnewt.control.problem import Given, Problem
 from gnewt.control.slots import control_slots, stage_order, state_slots
@@ -33,13 +34,6 @@ _TOL = 1e-8
 """Where iterations under limits stop early."""
 _MU_LEAST = 1e-4
 """The μ that the next step begins with is at least this: a push may free a control that was at its limit."""
-
-
-class Feedback(NamedTuple):
-    """How controls answer to the state: u = ū + K(x - x̄). States are raveled, with their memory."""
-
-    states: Float[Array, "T nx"]
-    gains: Float[Array, "T nu nx"]
 
 
 class MPCStep(NamedTuple):
@@ -241,33 +235,6 @@ def shifted(rows: PyTree) -> PyTree:
 
 def _flat(rows: PyTree) -> Array:
     return jnp.concatenate([jnp.ravel(a) for a in jax.tree.leaves(rows)])
-
-
-def follow(
-    problem: Problem, us: PyTree, feedback: Feedback, bounds: tuple[PyTree, PyTree] | None = None
-) -> PyTree:
-    """Controls of the closed loop from x0, within their limits, or the given ones where these cost less."""
-    flat = jax.vmap(lambda u: ravel_pytree(u)[0])(us)
-    unravel = ravel_pytree(jax.tree.map(lambda a: a[0], us))[1]
-
-    whole = jnp.full_like(flat, jnp.inf)
-    lower, upper = (
-        (-whole, whole)
-        if bounds is None
-        else (jax.vmap(lambda u: ravel_pytree(u)[0])(jax.tree.map(jnp.asarray, side)) for side in bounds)
-    )
-
-    def simulate(closed: Array) -> tuple[PyTree, Array]:
-        def policy(t: Array, x: PyTree) -> PyTree:
-            away = ravel_pytree(x)[0] - feedback.states[t]
-            u = flat[t] + closed * (feedback.gains[t] @ away)
-            return unravel(jnp.clip(u, lower[t], upper[t]))
-
-        return problem.simulate(policy)[1:]
-
-    found, costs = jax.vmap(simulate)(jnp.array([1.0, 0.0], flat.dtype))
-    best = jnp.argmin(jnp.where(jnp.isfinite(costs), costs, jnp.inf))
-    return jax.tree.map(lambda a: a[best], found)
 
 
 def _no_feedback(problem: Problem, us: PyTree) -> Feedback:

@@ -19,6 +19,7 @@ from gnewt._errors import PlanError, explain_error
 from gnewt._typing import Argument, Array, PyTree
 from gnewt.control.check import bad
 from gnewt.control.diagnose import name_nonfinite, naming_constants
+from gnewt.control.follow import Feedback, follow_compiled
 from gnewt.control.limited import (
     active_bounds,
     bounds_of,
@@ -74,7 +75,8 @@ def solve(
     the controls, by a barrier around their rollouts, and every iterate stays strictly inside of them.
 
     Args:
-        us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it (with its multipliers).
+        us: where the controls start: leaves [horizon, ...]; or a `Solution`, to go on from it (under limits with its
+            multipliers, and in closed loop where the initial state was replaced).
         method: `"nonlinear-newton"` (adjoint duals, nonlinear back-substitution), `"newton"` (the same with linear
             back-substitution: stagewise Newton), `"ddp"` (duals of the value function) or `"ilqr"` (no duals).
         tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g‖∞·1e-3 at the start).
@@ -140,7 +142,7 @@ def _solve_limited(
 ) -> Solution:
     """Solve under limits: by the interior point, or by a barrier around rollouts."""
     stages, (tol, max_steps) = problem.stages, limits
-    start = us.result if isinstance(us, Solution) else problem.decision(us)
+    start = _moved(problem, us, lifted) if isinstance(us, Solution) else problem.decision(us)
     if method == "newton":
         decision = start.x if isinstance(start, Result) else start
         verbose, callback, time_limit = watch
@@ -171,6 +173,15 @@ def _solve_limited(
     with naming_constants(problem):
         result = solve_boxed(problem, start, rollout, order, checked, watch)
     return Solution(problem, name_nonfinite(problem, result), method, square_root, None)
+
+
+def _moved(problem: Problem, old: Solution, lifted: bool | dict[str, PyTree]) -> Result[PyTree]:
+    """An earlier solution; where the start may have moved its controls are those of its closed loop, within the limits."""
+    if lifted is not False or problem.stages.optimize or old.problem.stages is not problem.stages:
+        return old.result
+    feedback = Feedback(old.states, old.gains)
+    us = follow_compiled(problem, old.us, feedback, bounds_of(problem, old.result.x))
+    return dataclasses.replace(old.result, x=problem.decision(us))
 
 
 def _refuse_other(problem: object) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gnewt.explain.report import Report
 
 
-def report_data(report: Report) -> dict[str, Any]:
+def report_data(report: Report) -> dict[str, object]:
     """Write a report as a dict; numbers that are not known are None."""
     return {
         "structure": report.structure,

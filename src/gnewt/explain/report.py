@@ -160,7 +160,7 @@ class Report:
             pathlib.Path(path).write_text(page, encoding="utf-8")
         return page
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return what the report says as plain data, ready for JSON."""
         return report_data(self)
 

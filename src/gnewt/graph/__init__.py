@@ -2,7 +2,18 @@
 
 from gnewt.graph.affine import Index, IndexMaker, Maps, distinct_rows, take_places
 from gnewt.graph.builder import Graph, Handle
-from gnewt.graph.evaluate import UNROLL, apply_family, evaluate, forward, node_values, objective
+from gnewt.graph.evaluate import (
+    UNROLL,
+    Recurrence,
+    RoundGiven,
+    RunRounds,
+    apply_family,
+    evaluate,
+    forward,
+    node_values,
+    objective,
+    one_by_one,
+)
 from gnewt.graph.family import Family, check_family
 from gnewt.graph.layout import Batch, Irregular
 from gnewt.graph.outputs import Kind, Output, constant_output
@@ -26,8 +37,11 @@ __all__ = [
     "Maps",
     "Output",
     "Plan",
+    "Recurrence",
+    "RoundGiven",
     "RoundStep",
     "Rounds",
+    "RunRounds",
     "Structure",
     "apply_family",
     "check_family",
@@ -40,5 +54,6 @@ __all__ = [
     "forward",
     "node_values",
     "objective",
+    "one_by_one",
     "take_places",
 ]

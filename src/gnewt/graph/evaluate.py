@@ -6,10 +6,12 @@ takes through this file share nothing with `gnewt.kkt` but the local functions; 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Float
 
 from gnewt._errors import GraphError
 from gnewt._typing import Array, Columns
@@ -52,8 +54,38 @@ def take_rows(family: Family, data: Columns, rows: Index | Array, maps: Maps) ->
     return tuple(d if axis is None else select(d) for axis, d in zip(family.data_axes, data, strict=True))
 
 
-def forward(structure: Structure, maps: Maps, data: Data, x: jax.Array) -> jax.Array:
-    """Compute all slots s[num_slots] from the inputs x[num_inputs], batch by batch."""
+RoundGiven: TypeAlias = tuple[jax.Array, jax.Array | None, list[list[jax.Array]]]
+"""What a round reads besides its state: moving slots, what its own slots held before, data."""
+
+
+class Recurrence(NamedTuple):
+    """Rounds as a function of their state."""
+
+    advance: Callable[[jax.Array, RoundGiven], tuple[jax.Array, jax.Array]]
+    """(state, what is given to a round) ↦ (the next state, what the round adds to its slots)."""
+    start: Float[jax.Array, " state"]
+    given: RoundGiven
+    """Leading axis: rounds."""
+
+
+RunRounds: TypeAlias = Callable[[Rounds, Recurrence, Maps], jax.Array]
+"""(rounds, their recurrence, index maps) ↦ what all rounds add to their slots, [repeats, slots of a round]."""
+
+
+def one_by_one(rounds: Rounds, loop: Recurrence, maps: Maps) -> Float[jax.Array, "rounds slots"]:
+    """Run the rounds in a scan that carries the state."""
+    del maps
+    return jax.lax.scan(loop.advance, loop.start, loop.given, rounds.repeats, unroll=UNROLL)[1]
+
+
+def forward(
+    structure: Structure, maps: Maps, data: Data, x: jax.Array, run_rounds: RunRounds = one_by_one
+) -> jax.Array:
+    """Compute all slots s[num_slots] from the inputs x[num_inputs], batch by batch.
+
+    Args:
+        run_rounds: what runs recurrences.
+    """
     s = jnp.concatenate([x, jnp.zeros((structure.num_pairs,), x.dtype)])
     for segment in structure.layout.segments:
         if isinstance(segment, Batch):
@@ -64,14 +96,14 @@ def forward(structure: Structure, maps: Maps, data: Data, x: jax.Array) -> jax.A
             y = apply_family(family, segment.args.read(s, maps), columns)
             s = segment.outs.add(s, y, maps)
         elif isinstance(segment, Rounds):
-            s = _run_rounds(structure, segment, maps, data, s)
+            local = run_rounds(segment, _recurrence(structure, segment, maps, data, s), maps)
+            s = segment.slots.add(s, local.T, maps)
         else:
             s = _run_irregular(structure, segment, maps, data, s)
     return s
 
 
-def _run_rounds(structure: Structure, rounds: Rounds, maps: Maps, data: Data, s: jax.Array) -> jax.Array:
-    """A scan that carries the state of the recurrence."""
+def _recurrence(structure: Structure, rounds: Rounds, maps: Maps, data: Data, s: jax.Array) -> Recurrence:
     fixed = rounds.fixed.read(s, maps)
     moving = rounds.moving.read_rows(s, maps)
     base = rounds.slots.read_rows(s, maps) if rounds.base else None
@@ -80,10 +112,8 @@ def _run_rounds(structure: Structure, rounds: Rounds, maps: Maps, data: Data, s:
         for step in rounds.steps
     ]
 
-    def round_(
-        state: jax.Array, xs: tuple[jax.Array, jax.Array | None, list[list[jax.Array]]]
-    ) -> tuple[jax.Array, jax.Array]:
-        moving, base, batched = xs
+    def advance(state: jax.Array, given: RoundGiven) -> tuple[jax.Array, jax.Array]:
+        moving, base, batched = given
         # New contributions to the slots of the round; `base` holds what they were before.
         local = jnp.zeros((0,), s.dtype)
         for step, rows in zip(rounds.steps, batched, strict=True):
@@ -91,9 +121,9 @@ def _run_rounds(structure: Structure, rounds: Rounds, maps: Maps, data: Data, s:
             known = local if base is None else local + base[: len(local)]
             filler = jnp.zeros((rounds.num_slots - len(local),), s.dtype)
             pool = jnp.concatenate([state, known, filler, fixed, moving])
-            given = iter(rows)  # shared data are not inputs of the loop
+            own = iter(rows)  # shared data are not inputs of the loop
             shared = zip(family.data_axes, data[step.family], strict=True)
-            columns = tuple(next(given) if axis == 0 else d for axis, d in shared)
+            columns = tuple(next(own) if axis == 0 else d for axis, d in shared)
             y = apply_family(family, step.take.read(pool, maps), columns).astype(s.dtype)
             if step.is_new:
                 local = jnp.concatenate([local, y.T.reshape(-1)])
@@ -103,9 +133,7 @@ def _run_rounds(structure: Structure, rounds: Rounds, maps: Maps, data: Data, s:
         known = local if base is None else local + base
         return rounds.shift.read(jnp.concatenate([state, known]), maps), local
 
-    state = rounds.first_state.read(s, maps)
-    _, local = jax.lax.scan(round_, state, (moving, base, columns), rounds.repeats, unroll=UNROLL)
-    return rounds.slots.add(s, local.T, maps)
+    return Recurrence(advance, rounds.first_state.read(s, maps), (moving, base, columns))
 
 
 def rows_of_rounds(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -49,6 +50,8 @@ class RoundStep:
     """... and after this step. New ones come in the order of the outputs where `is_new`."""
     is_new: bool
     """Every output is a new slot of the round, in order: nothing needs adding up."""
+    pattern: np.ndarray
+    """bool[m, k]: which outputs of an instance depend on which arguments."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -76,6 +79,44 @@ class Rounds:
     @property
     def num_slots(self) -> int:
         return self.slots.shape[1]
+
+    @property
+    def lags(self) -> np.ndarray:
+        """int[num_state, 2]: by how many rounds each number of the state is late, and its place among the slots of a round."""
+        late = np.ones(self.num_state, np.int64)
+        place = self.following.copy()
+        while np.any(place < self.num_state):
+            older = place < self.num_state
+            late += older
+            place[older] = self.following[place[older]]
+        return np.stack([late, place - self.num_state], axis=1)
+
+    @cached_property
+    def components(self) -> np.ndarray:
+        """int[parts, most]: the state, cut where no round mixes; filled up with num_state.
+
+        Agents that do not meet, lanes of a batch: the next state of each reads its own state alone.
+        """
+        label = np.arange(self.num_state + self.num_slots)
+        ends = [(np.arange(self.num_state), self.following)]
+        for step in self.steps:
+            out, arg = np.nonzero(step.pattern)
+            read, written = step.places[:, arg].ravel(), step.targets[:, out].ravel() + self.num_state
+            ends.append((read[read < len(label)], written[read < len(label)]))
+        one, other = (np.concatenate(side) for side in zip(*ends, strict=True))
+        while np.any(label[one] != label[other]):
+            lowest = np.minimum(label[one], label[other])
+            np.minimum.at(label, one, lowest)
+            np.minimum.at(label, other, lowest)
+            label = np.minimum(label, label[label])
+        _, part = np.unique(label[: self.num_state], return_inverse=True)
+        part = np.ravel(part)
+        count = np.bincount(part)
+        table = np.full((len(count), int(count.max(initial=0))), self.num_state, np.int64)
+        order = np.argsort(part, kind="stable")
+        first = np.concatenate([[0], np.cumsum(count)])[:-1]
+        table[part[order], np.arange(len(order)) - first[part[order]]] = order
+        return table
 
 
 def make_rounds(
@@ -143,7 +184,11 @@ def _make_steps(
         is_new = np.array_equal(put.ravel(), np.arange(begun, end))
         at_arg, at_out = at_arg + take.size, at_out + put.size
         table, target = maker.table(take, _MAX_SLICES), maker.table(put, _MAX_SLICES)
-        steps.append(RoundStep(f, count, maker.index(rows), take, table, put, target, begun, end, is_new))
+        steps.append(
+            RoundStep(
+                f, count, maker.index(rows), take, table, put, target, begun, end, is_new, family.jac_pattern
+            )
+        )
         begun = end
     return tuple(steps)
 

@@ -6,6 +6,7 @@ from gnewt.kkt.causal.order import CausalOrder, causal_order
 from gnewt.kkt.causal.path import PathWalk, path_walk
 from gnewt.kkt.causal.serial import SerialWalk
 from gnewt.kkt.derivatives.linearize import CURVATURES, LocalModels, first_nonfinite, linearize
+from gnewt.kkt.derivatives.paths import rounds_at_once
 from gnewt.kkt.derivatives.product import lifted_product
 from gnewt.kkt.engines.choose import ENGINES, Prepared, choose_engine, prepare, unknown_engine
 from gnewt.kkt.engines.elimination import NONFINITE, OK, SINGULAR, STATUSES, Elimination, EliminationStatus
@@ -43,5 +44,6 @@ __all__ = [
     "path_walk",
     "prepare",
     "prepare_sensitive",
+    "rounds_at_once",
     "unknown_engine",
 ]

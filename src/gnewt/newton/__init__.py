@@ -4,6 +4,7 @@ Public are the searches, what a callback sees, results and statuses. Other folde
 """
 
 from gnewt.kkt import EliminationStatus
+from gnewt.newton.batch import BatchProgress, minimize_batch
 from gnewt.newton.constrained import between, equal
 from gnewt.newton.factor import Factor
 from gnewt.newton.laplace import Laplace, laplace
@@ -22,6 +23,7 @@ from gnewt.newton.trust_region import TrustRegion
 __all__ = [
     "STATUSES",
     "STEP_STATUSES",
+    "BatchProgress",
     "EliminationStatus",
     "Factor",
     "Inertia",
@@ -42,5 +44,6 @@ __all__ = [
     "factorize",
     "laplace",
     "minimize",
+    "minimize_batch",
     "newton_step",
 ]

@@ -6,6 +6,7 @@ structure that fails is not used: the parts that may be wrong are made opaque, a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
@@ -260,7 +261,9 @@ def _derivatives(system: System, point: Point, v: np.ndarray, made: _Made) -> Se
 
 def _models(system: System, point: Point, made: _Made) -> Sequence[Numeric]:
     """The numbers of `LocalModels` (value, slots, duals, sources)."""
-    function = compiled(system.structure, linearized, system.curvature, system.engine.name)
+    # Solving long recurrences at once is for speed; what is checked is the structure.
+    evaluation = "in_turn" if system.evaluation == "at_once" else system.evaluation
+    function = compiled(system.structure, linearized, system.curvature, evaluation)
     return _run(function, (system.maps, point, None), made, True)
 
 
@@ -280,10 +283,21 @@ def _run(
             made.programs[function] = None
     if not made.inside:
         return jax.tree_util.tree_leaves(function(*given))
-    # Inside jit a call would be staged.
-    if function not in made.compiled:
-        made.compiled[function] = function.trace(*given).lower().compile(_QUICKLY)
-    return jax.tree_util.tree_leaves(made.compiled[function](*given))
+    # Inside jit a call would be staged. A loop of many rounds is quick on the host whatever the platform.
+    with _host():
+        if jax.default_backend() != "cpu":
+            given = jax.tree.map(as_known, given)
+        if function not in made.compiled:
+            made.compiled[function] = function.trace(*given).lower().compile(_QUICKLY)
+        return jax.tree_util.tree_leaves(made.compiled[function](*given))
+
+
+def _host() -> contextlib.AbstractContextManager[object]:
+    """Run on the processor of the host, where JAX knows it."""
+    try:
+        return jax.default_device(jax.devices("cpu")[0])
+    except RuntimeError:  # JAX_PLATFORMS leaves it out
+        return contextlib.nullcontext()
 
 
 def _for_numpy(traced: jax.stages.Traced) -> NumpyProgram | None:

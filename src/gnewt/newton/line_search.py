@@ -106,13 +106,16 @@ class LineSearch:
         """Raise μ from 0 until H + μI ≻ 0."""
         first = maximum(last / _FALL, self.first_shift * scale_of(models))
 
-        def attempt(shift: Array, tries: Array) -> _Direction:
-            step, found = task.factor_solve(models, shift, -gradient)
+        def goes_on(d: _Direction) -> Array:
+            return ~d.definite & (d.shift < largest_shift(models))
+
+        def attempt(shift: Array, tries: Array, wanted: Array = True) -> _Direction:
+            step, found = task.factor_solve(models, shift, -gradient, wanted)
             return _Direction(step, shift, task.is_definite(found), found.inertia, tries)
 
         def again(d: _Direction) -> _Direction:
             shift = where(d.shift == 0, first, d.shift * self.growth)
-            return attempt(shift, d.tries + 1)._replace(inertia=d.inertia)
+            return attempt(shift, d.tries + 1, goes_on(d))._replace(inertia=d.inertia)
 
         begin = attempt(number(0.0, gradient), np.int32(1))
-        return while_loop(lambda d: ~d.definite & (d.shift < largest_shift(models)), again, begin)
+        return while_loop(goes_on, again, begin)

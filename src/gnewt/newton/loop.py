@@ -98,6 +98,16 @@ class Task:
 
     system: System | ProductSystem
     point: Point
+    active: Array = True
+    """Whether this run still goes on. Under vmap a lane that has ended is computed with the others, but not eliminated."""
+    near: Array | None = None
+    """The graph at the last iterate, where long recurrences are solved for all rounds at once, from there."""
+
+    def beside(self, models: LocalModels) -> Task:
+        """The same task, near an iterate."""
+        if isinstance(self.system, System) and self.system.evaluation == "at_once":
+            return dataclasses.replace(self, near=models.slots)
+        return self
 
     @property
     def eliminates(self) -> bool:
@@ -114,14 +124,20 @@ class Task:
         return self.system.structure.eps
 
     def value(self, x: Array) -> Array:
-        return known(self.system.value(dataclasses.replace(self.point, x=x)))
+        point = dataclasses.replace(self.point, x=x)
+        if isinstance(self.system, ProductSystem):
+            return known(self.system.value(point))
+        return known(self.system.value(point, self.near))
 
     def value_of(self, models: LocalModels) -> Array:
         """The value of f, where derivatives were taken."""
         return known(models.value)
 
     def models(self, x: Array, slots: Array | None = None) -> LocalModels:
-        return self.system.linearize(dataclasses.replace(self.point, x=x), slots)
+        point = dataclasses.replace(self.point, x=x)
+        if isinstance(self.system, ProductSystem):
+            return self.system.linearize(point, slots)
+        return self.system.linearize(point, slots, near=self.near)
 
     def first_slots(self, search: Search) -> Array | None:
         """The graph at the start, for a search whose proposals bring theirs: derivatives then have one form."""
@@ -137,9 +153,19 @@ class Task:
         assert isinstance(self.system, ProductSystem)
         return self.system.products_at(dataclasses.replace(self.point, x=x))
 
-    def factor_solve(self, models: LocalModels, shift: RealLike, rhs: Array) -> tuple[Array, Elimination]:
+    def factor_solve(
+        self, models: LocalModels, shift: RealLike, rhs: Array, wanted: Array = True
+    ) -> tuple[Array, Elimination]:
+        """Eliminate H + shift·I and solve.
+
+        Args:
+            wanted: whether the answer will be used. Under vmap a lane whose answer nobody uses takes no time: its shift
+                is NaN, which asks for nothing.
+        """
         assert isinstance(self.system, System)
         system, mu = self.system, shift if is_traced(shift) else float(shift)  # as `newton_step` gives it
+        if is_traced(shift):
+            mu = where(jnp.asarray(wanted & self.active), mu, np.nan)
         step, found = system.run_factor_solve(system.arrays, models.sources, mu, rhs[:, None])
         return known(step)[:, 0], found._replace(status=known(found.status), inertia=known(found.inertia))
 
@@ -275,7 +301,7 @@ def _settled(
 ) -> tuple[State, LocalModels]:
     """Take derivatives where they are wanted, and settle. Inside jit."""
     there = proposal.x, proposal.slots
-    after = jax.lax.cond(proposal.wanted, task.models, lambda *_: before.models, *there)
+    after = jax.lax.cond(proposal.wanted, task.beside(before.models).models, lambda *_: before.models, *there)
     return settle(task, search, limits, before, proposal, after), after
 
 
@@ -287,7 +313,8 @@ def some_steps(
 
     def once(carry: tuple[State, Record]) -> tuple[State, Record]:
         before, rows = carry
-        after, _ = _settled(task, search, before, limits, search.propose(task, before.at))
+        mine = dataclasses.replace(task.beside(before.models), active=goes_on(carry))
+        after, _ = _settled(mine, search, before, limits, search.propose(mine, before.at))
         return after, _write(rows, before.step - first, after.step > before.step, after.record)
 
     def goes_on(carry: tuple[State, Record]) -> Array:
@@ -327,8 +354,9 @@ def run(
 
     def once(carry: tuple[Array, State, Limits, Record]) -> tuple[Array, State, Limits, Record]:
         begun, before, limits, rows = carry
+        mine = dataclasses.replace(task.beside(before.models), active=goes_on(carry))
         if slots is None:
-            after, _ = advance(before, limits, search.propose(task, before.at))
+            after, _ = _settled(mine, search, before, limits, search.propose(mine, before.at))
         else:
             proposal = jax.lax.cond(begun, lambda: search.propose(task, before.at), lambda: nothing)
             after, models = advance(before, limits, proposal)

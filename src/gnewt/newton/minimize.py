@@ -6,7 +6,6 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import jax
@@ -20,7 +19,7 @@ from gnewt.jaxprs.compat import SMALL_KERNELS, count_equations
 from gnewt.kkt import ENGINES, unknown_engine
 from gnewt.newton.arithmetic import as_known, known, largest, quietly, staged
 from gnewt.newton.check import checked, is_checked
-from gnewt.newton.constrained import ConstrainedOptions, Warm, is_constrained, minimize_constrained
+from gnewt.newton.constrained import MAX_STEPS, ConstrainedOptions, Warm, is_constrained, minimize_constrained
 from gnewt.newton.factor import Factor
 from gnewt.newton.implicit import minimiser
 from gnewt.newton.loop import (
@@ -57,6 +56,7 @@ would be compiled twice over for it, and the xla engine takes many seconds. The 
 that equal calls take equal steps."""
 _AT_ONCE = 8
 """Steps that are taken by one call of the compiled function: between calls, the keyboard can interrupt."""
+_MAX_STEPS = 200
 _LITTLE = 10
 """A tree that saves less than this factor of the dense Hessian's flops is little better than it."""
 
@@ -73,7 +73,7 @@ def minimize(
     search: Argument[Search | None] = None,
     has_aux: bool = False,
     tol: Argument[RealLike] = 1e-8,
-    max_steps: Argument[int] = 200,
+    max_steps: Argument[int | None] = None,
     order: Argument[OrderLike] = "auto",
     curvature: str = "exact",
     engine: str = "auto",
@@ -105,7 +105,7 @@ def minimize(
         has_aux: the function returns `(value, aux)`; aux is ignored, but for what `constraints` and `lifted` name.
         tol: stop when ‖g‖∞ ≤ tol·max(1, ‖g(x0)‖∞·1e-3); with constraints it bounds the scaled error of the first-order
             conditions.
-        max_steps: stop after so many steps.
+        max_steps: stop after so many steps: 200 unless given, with constraints 1,000.
         order: as in `newton_step`.
         curvature: as in `newton_step`.
         engine: `"auto"`, one of `gnewt.ENGINES`, or `"products"`: no elimination, Lanczos with products H·v in the same
@@ -124,29 +124,51 @@ def minimize(
             search, slots, curvature, engine, duals, back_substitution, verbose, callback, time_limit, check
         )
         given = (bounds, constraints, lifted, has_aux)
-        limits = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
+        most = MAX_STEPS if max_steps is None else max_steps
+        limits = check_tolerance(tol), check_limits(most, time_limit, callback)
         return minimize_constrained(
             target, x0, check_args(args), check_kwargs(kwargs), given, limits, options
         )
     objective = Objective(target, 0, has_aux)
     search = choose_search(search, duals, back_substitution)
-    curvature = getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
+    curvature = choose_curvature(search, duals, curvature)
     begin_at, memory = (x0.x, x0.memory) if isinstance(x0, Result) else (x0, None)
     memory = None if isinstance(memory, Warm) else memory
+    max_steps = _MAX_STEPS if max_steps is None else max_steps
     tol, max_steps = check_tolerance(tol), check_limits(max_steps, time_limit, callback)
-    point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
-    system = _system(point, search, slots := objective.slots(order), curvature, engine)
-    if check and isinstance(system, System) and not is_checked(system):
-        quiet = point.still
-        if _checked(system, quiet, search) is not quiet:
-            point = objective.at((begin_at, *check_args(args)), check_kwargs(kwargs))
-            system = _system(point, search, _other_order(slots, search), curvature, engine)
+    at = (begin_at, *check_args(args)), check_kwargs(kwargs)
+    point, system = checked_system(objective, *at, search, (order, curvature, engine), check)
     if point.is_traced:
         result = staged(lambda: _traced(system, point, search, tol, max_steps, memory))
     else:
         host = _Host(system, search, callback, time_limit, Reporter(verbose))
         result = host.run(point, tol, max_steps, memory)
     return dataclasses.replace(result, tol=tol)
+
+
+def choose_curvature(search: Search, duals: str, curvature: str) -> str:
+    """The curvature that a search wants, or that was asked for."""
+    return getattr(search, "curvature", "gauss_newton" if duals == "zero" else curvature)
+
+
+def checked_system(
+    objective: Objective,
+    args: tuple[PyTree, ...],
+    kwargs: Mapping[str, PyTree],
+    search: Search,
+    options: tuple[Argument[OrderLike], str, str],
+    check: bool,
+) -> tuple[Point, System | ProductSystem]:
+    """Trace and plan; check a new structure, and take a better one where it is wrong. `options`: order, curvature, engine."""
+    order, curvature, engine = options
+    point = objective.at(args, kwargs)
+    system = _system(point, search, slots := objective.slots(order), curvature, engine)
+    if check and isinstance(system, System) and not is_checked(system):
+        quiet = point.still
+        if _checked(system, quiet, search) is not quiet:
+            point = objective.at(args, kwargs)
+            system = _system(point, search, _other_order(slots, search), curvature, engine)
+    return point, system
 
 
 def _traced(
@@ -160,7 +182,7 @@ def _traced(
     """The loop inside jit, and the solution as a function that JAX can differentiate."""
     quiet = point.still
     state, history = run(Task(system, quiet), search, quiet.x, still(tol), max_steps, still(memory))
-    result = _result(system, state, history)
+    result = result_of(system, state, history)
     x = minimiser(system, point.data, state.x, result.success)
     if not isinstance(system, System):
         return dataclasses.replace(result, x=system.structure.unravel(x))
@@ -204,7 +226,7 @@ def _system(
                 raise
             why = str(error).splitlines()[0]
         notice = f"{why}; going on with products H·v instead (inexact Newton)"
-        warnings.warn(notice, PerformanceNotice, stacklevel=3)
+        warnings.warn(notice, PerformanceNotice, stacklevel=4)
     if not isinstance(search, TrustRegion):
         raise PlanError(
             f"{type(search).__name__} needs to factorise H + μI, and the tree is too wide for that",
@@ -234,7 +256,7 @@ class _Host:
         if int(state.code) == Status.NONFINITE:
             bad = system.nonfinite(point, state.models)
             detail = "" if bad is None else f"{bad[0]} ({bad[1]})"
-            return dataclasses.replace(_result(system, state, ()), detail=detail)
+            return dataclasses.replace(result_of(system, state, ()), detail=detail)
         advance = self._advance(task, limits, state)
         history: list[Record] = []
         ended = None
@@ -254,7 +276,7 @@ class _Host:
             ended = Status.INTERRUPTED
         if ended is not None and int(state.code) in (Status.RUNNING, Status.MAX_STEPS):
             state = state._replace(code=np.int32(ended))
-        return _result(system, state, tuple(history), self._last_factor(point, state))
+        return result_of(system, state, tuple(history), self._last_factor(point, state))
 
     def _advance(
         self, task: Task, limits: Limits, state: State
@@ -268,7 +290,8 @@ class _Host:
 
         def advance(state: State) -> tuple[State, list[Record]]:
             proposal = propose(state.at)
-            after = task.models(proposal.x, proposal.slots) if proposal.wanted else state.models
+            near = task.beside(state.models)
+            after = near.models(proposal.x, proposal.slots) if proposal.wanted else state.models
             new = settle(task, search, limits, state, proposal, after)
             return new, [_on_host(new.record)] if new.step > state.step else []
 
@@ -314,7 +337,7 @@ class _Host:
         """The search's `propose`. Where there are products only it is nearly all of the work, and is compiled."""
         system, search = self.system, self.search
         if isinstance(system, System):
-            return partial(search.propose, task)
+            return lambda at: search.propose(task.beside(at.models), at)
 
         def run(operands: Any, point: Point, at: Iterate) -> Proposal:
             return search.propose(Task(system.bind(operands), point), at)
@@ -340,12 +363,13 @@ class _Host:
         return Status.STOPPED if self.callback(seen) is True else None
 
 
-def _result(
+def result_of(
     system: System | ProductSystem,
     state: State,
     history: tuple[Record, ...] | Record,
     factor: Factor | None = None,
 ) -> Result:
+    """What became of a run."""
     return Result(
         x=system.structure.unravel(state.x),
         fun=as_real(state.models.value),

@@ -50,7 +50,7 @@ class ProductSystem:
 
     def value(self, point: Point) -> Array:
         """Compute f alone."""
-        return compiled(self.structure, value_at)(self.maps, point)
+        return compiled(self.structure, value_at, "in_turn")(self.maps, point)
 
     def products_at(self, point: Point) -> Callable[[Array], Array]:
         """v ↦ H·v, or the product with its Gauss-Newton part; what depends on the point alone is computed once."""

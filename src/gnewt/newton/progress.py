@@ -13,10 +13,10 @@ from gnewt.newton.result import X
 
 if TYPE_CHECKING:
     from rich.live import Live
-    from rich.table import Table
 
     from gnewt.newton.boxed import BoxRecord
     from gnewt.newton.constrained.modes import Record as ConstrainedRecord
+    from gnewt.newton.dashboard import Dashboard
 
 _MOST_ROWS = 18
 _HEAD = ("step", "f", "|g|", "shift", "radius", "ratio", "inertia of H")
@@ -49,7 +49,7 @@ def cells(step: int, record: Record) -> tuple[str, ...]:
 
 
 class Reporter:
-    """Shows steps on standard error; does nothing if not verbose."""
+    """Shows steps on standard error, a live view on a terminal; does nothing if not verbose."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Reporter:
     ) -> None:
         self.verbose = verbose
         self._head, self._widths, self._row = head, widths, row
-        self._rows: list[tuple[str, ...]] = []
+        self._view: Dashboard | None = None
         self._live: Live | None = None
 
     def __enter__(self) -> Reporter:
@@ -68,7 +68,10 @@ class Reporter:
             from rich.console import Console
             from rich.live import Live
 
-            self._live = Live(console=Console(stderr=True), refresh_per_second=8, transient=False)
+            from gnewt.newton.dashboard import Dashboard  # rich is for those who watch
+
+            self._view = Dashboard(self._head)
+            self._live = Live(self._view, console=Console(stderr=True), refresh_per_second=8, transient=False)
             self._live.start()
         elif self.verbose:
             print(self._plain(self._head), file=sys.stderr)
@@ -82,20 +85,10 @@ class Reporter:
         """Add a row."""
         if not self.verbose:
             return
-        if self._live is None:
+        if self._view is None:
             print(self._plain(self._row(step, record)), file=sys.stderr)
-            return
-        self._rows = [*self._rows, self._row(step, record)][-_MOST_ROWS:]
-        self._live.update(_table(self._head, self._rows))
+        else:
+            self._view.add(step, self._row(step, record), record)
 
     def _plain(self, row: tuple[str, ...]) -> str:
         return "  ".join(f"{cell:>{width}}" for cell, width in zip(row, self._widths, strict=True))
-
-
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
-    from rich.table import Table
-
-    table = Table(*head, box=None, header_style="bold")
-    for row in rows:
-        table.add_row(*row)
-    return table

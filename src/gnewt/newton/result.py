@@ -6,6 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import jax
+import numpy as np
+from jax.core import Tracer
 
 from gnewt._typing import PyTree
 from gnewt.newton.loop import Record
@@ -139,7 +141,13 @@ class Result(Generic[X]):
             return f"{text}, but the KKT matrix has the inertia {found}: no minimum under these constraints; start elsewhere"
         return text
 
+    @property
+    def _is_batch(self) -> bool:
+        return not isinstance(self.code, Tracer) and np.ndim(self.code) > 0
+
     def __str__(self) -> str:
+        if self._is_batch:
+            return repr(self)
         work = f"({self.num_factorizations} factorizations, {self.num_evaluations} evaluations, {self.num_gradients} gradients)"
         rows = [
             ("status", f"{self.status}: {self.message}"),
@@ -163,4 +171,8 @@ class Result(Generic[X]):
         return draw_result(self)
 
     def __repr__(self) -> str:
+        if self._is_batch:
+            codes, counts = np.unique(np.asarray(self.code), return_counts=True)
+            kinds = ", ".join(f"{n} {Status(int(c)).text}" for c, n in zip(codes, counts, strict=True))
+            return f"<Result of shape {np.shape(self.code)}: {kinds}>"
         return show("Result", self.code, self.__str__)

@@ -147,8 +147,11 @@ def solve_subproblem(
     gradient = task.gradient(models)
     goal = _Goal(gradient, radius, radius if reach is None else reach, slack, hint)
 
+    def goes_on(s: _Bracket) -> Array:
+        return ~s.done & (s.since < max_factorizations) & (s.tries < _MOST)
+
     def attempt(s: _Bracket) -> _Bracket:
-        p, factor = task.factor_solve(models, s.shift, -gradient)
+        p, factor = task.factor_solve(models, s.shift, -gradient, goes_on(s))
         definite, length, slope = task.is_definite(factor), norm(p), vdot(gradient, p)
 
         def refine() -> tuple[Array, Array, Array]:
@@ -166,7 +169,7 @@ def solve_subproblem(
     first, nothing = maximum(guess, zero), zeros_like(gradient)
     no = np.bool_(False)
     begin = _Bracket(first, spectrum.lower, inf, nothing, zero, -inf, spectrum, no, none, none, zero)
-    end = while_loop(lambda s: ~s.done & (s.since < max_factorizations) & (s.tries < _MOST), attempt, begin)
+    end = while_loop(goes_on, attempt, begin)
     found, length = end.decrease > 0, norm(end.best)
     return BallStep(end.best, end.best_shift, end.decrease, found, end.spectrum, end.tries, length)
 

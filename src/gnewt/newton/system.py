@@ -16,7 +16,8 @@ from jax import Array
 
 from gnewt._errors import OptionError, PlanError, WidthError
 from gnewt._typing import PyTree
-from gnewt.graph import Handle, Maps, Plan, Structure, evaluate, forward, objective
+from gnewt._waiting import waiting
+from gnewt.graph import Handle, Maps, Plan, Structure, forward, objective, one_by_one
 from gnewt.jaxprs.compat import put
 from gnewt.kkt import (
     CURVATURES,
@@ -27,11 +28,11 @@ from gnewt.kkt import (
     first_nonfinite,
     linearize,
     prepare,
+    rounds_at_once,
 )
 from gnewt.newton.arithmetic import Array as AnyArray
 from gnewt.newton.numbers import RealLike
 from gnewt.newton.objective import Point
-from gnewt.newton.waiting import waiting
 from gnewt.plan import make_plan
 
 SlotOrder: TypeAlias = str | Sequence[int | np.integer | Sequence[int] | np.ndarray] | np.ndarray
@@ -42,6 +43,9 @@ Operands: TypeAlias = tuple[Maps, PyTree]
 """Index maps of a structure, and integers of a plan."""
 T = TypeVar("T")
 
+EVALUATIONS = ("native", "at_once", "in_turn")
+"""By the native library, whose numbers JAX cannot differentiate; by XLA, with all rounds of long recurrences at once; by
+XLA, with one round after the other."""
 _MEMORY_SHARE = 0.6
 """Share of the machine's memory that a factor may take: the iterate, its models and a second factor need the rest."""
 _MEMORY_UNKNOWN = 8e9
@@ -67,6 +71,8 @@ class System:
     """Local models, step and elimination by one compiled function."""
     order: SlotOrder
     """The elimination order that was asked for: a name, or slots."""
+    evaluation: str
+    """How local models are computed: one of `EVALUATIONS`."""
     bound: Operands | None = None
 
     def __repr__(self) -> str:
@@ -90,24 +96,29 @@ class System:
         return on_device(self.engine.arrays) if self.bound is None else self.bound[1]
 
     def linearize(
-        self, point: Point, slots: AnyArray | None = None, lam: AnyArray | None = None
+        self,
+        point: Point,
+        slots: AnyArray | None = None,
+        lam: AnyArray | None = None,
+        near: AnyArray | None = None,
     ) -> LocalModels:
         """Compute values, duals and local derivatives; slots are computed unless they are given.
 
         Args:
             lam: multipliers of the nodes, for slots that need not satisfy their equations (`gnewt.kkt.linearize`).
+            near: slots of a point nearby, where long recurrences are solved for all rounds at once.
         """
-        function = compiled(self.structure, linearized, self.curvature, self.engine.name)
+        function = compiled(self.structure, linearized, self.curvature, self.evaluation)
         with self._first_call("local derivatives", point):
-            return function(self.maps, point, slots, lam)
+            return function(self.maps, point, slots, lam, near)
 
     def slots(self, point: Point) -> Array:
         """Evaluate the graph."""
-        return compiled(self.structure, _slots)(self.maps, point)
+        return compiled(self.structure, slots_at, self.evaluation)(self.maps, point)
 
-    def value(self, point: Point) -> Array:
+    def value(self, point: Point, near: AnyArray | None = None) -> Array:
         """Compute f alone, by evaluating the graph."""
-        return compiled(self.structure, value_at)(self.maps, point)
+        return compiled(self.structure, value_at, self.evaluation)(self.maps, point, near)
 
     def step(self, point: Point, shift: RealLike) -> tuple[LocalModels, Array, Elimination]:
         """Linearise, eliminate H + shift·I and solve for -g: one compiled function."""
@@ -200,33 +211,56 @@ def device_maps(structure: Structure) -> Maps:
 
 
 def linearized(
-    curvature: str, engine: str, maps: Maps, point: Point, slots: Array | None, lam: Array | None = None
+    curvature: str,
+    evaluation: str,
+    maps: Maps,
+    point: Point,
+    slots: Array | None,
+    lam: Array | None = None,
+    near: Array | None = None,
 ) -> LocalModels:
     """Compute values, duals and local derivatives."""
-    # The xla engine runs on other devices, too, and JAX can differentiate what it does.
-    native = engine == "native"
-    return linearize(point.structure, maps, point.data, point.x, curvature, slots, native, lam)
+    return linearize(
+        point.structure,
+        maps,
+        point.data,
+        point.x,
+        curvature,
+        slots,
+        evaluation == "native",
+        lam,
+        evaluation == "at_once",
+        near,
+    )
 
 
 def _step(
-    engine: Prepared, curvature: str, maps: Maps, arrays: PyTree, point: Point, shift: RealLike
+    engine: Prepared,
+    curvature: str,
+    evaluation: str,
+    maps: Maps,
+    arrays: PyTree,
+    point: Point,
+    shift: RealLike,
 ) -> tuple[LocalModels, Array, Elimination]:
     structure = point.structure
     # Traced once: the self-check and the loop of `minimize` use the same function.
-    models = compiled(structure, linearized, curvature, engine.name)(maps, point, None)
+    models = compiled(structure, linearized, curvature, evaluation)(maps, point, None)
     step, numbers = engine.factor_solve(
         arrays, models.sources, jnp.asarray(shift), -models.duals[: structure.num_inputs, None]
     )
     return models, step[:, 0], numbers
 
 
-def _slots(maps: Maps, point: Point) -> Array:
-    return forward(point.structure, maps, point.data, point.x)
+def slots_at(evaluation: str, maps: Maps, point: Point, near: Array | None = None) -> Array:
+    """Evaluate the graph."""
+    run_rounds = rounds_at_once(near) if evaluation == "at_once" else one_by_one
+    return forward(point.structure, maps, point.data, point.x, run_rounds)
 
 
-def value_at(maps: Maps, point: Point) -> Array:
-    """Compute f by evaluating the graph."""
-    return evaluate(point.structure, maps, point.data, point.x)[0]
+def value_at(evaluation: str, maps: Maps, point: Point, near: Array | None = None) -> Array:
+    """Compute f alone, by evaluating the graph."""
+    return objective(point.structure, maps, point.data, slots_at(evaluation, maps, point, near))
 
 
 def original_value(maps: Maps, point: Point) -> Array:
@@ -276,21 +310,47 @@ def system_of(
     structure = point.structure
     platform = jax.default_backend()
     name, why = choose_engine(engine, platform)
+    evaluation = choose_evaluation(name, platform)
     if isinstance(order, str) and order == "auto" and name == "xla" and platform != "cpu":
         order = "parallel"  # a GPU wants few levels of many fronts
     key = _order_key(order)
-    plan = structure.memo(("plan", key), lambda: make_plan(structure, order))
+
+    def plan_now() -> Plan:
+        with waiting(
+            f"planning the elimination of {structure.num_inputs} inputs, {structure.num_slots} slots"
+        ):
+            return make_plan(structure, order)
+
+    plan = structure.memo(("plan", key), plan_now)
     refuse_memory(plan)
 
     def make() -> System:
         ready = prepare(name, plan, num_sources(structure), structure.eps)
         first, again = ready.factor_solve, ready.solve
-        step = partial(_step, ready, curvature)
+        step = partial(_step, ready, curvature, evaluation)
         if name != "reference":  # which runs on the host
             first, again, step = jax.jit(first), jax.jit(again), jax.jit(step)
-        return System(structure, plan, curvature, ready, why, first, again, step, order)
+        return System(structure, plan, curvature, ready, why, first, again, step, order, evaluation)
 
-    return structure.memo(("system", key, curvature, name), make)
+    return structure.memo(("system", key, curvature, name, evaluation), make)
+
+
+def choose_evaluation(engine: str, platform: str) -> str:
+    """How local models are computed (`EVALUATIONS`) for an engine on a platform (`cpu`, `gpu`, ...).
+
+    The environment may say `GNEWT_EVALUATION=parallel` or `sequential` for the xla engine, whatever the platform.
+    """
+    asked = os.environ.get("GNEWT_EVALUATION", "auto")
+    if asked not in ("auto", "parallel", "sequential"):
+        raise OptionError(
+            f"GNEWT_EVALUATION is {asked!r}",
+            "the environment",
+            "set it to parallel or sequential, or unset it: long recurrences are then run in parallel on a GPU",
+        )
+    if engine != "xla":
+        # The reference engine is for checks: it takes derivatives that share nothing with the native library.
+        return "native" if engine == "native" else "in_turn"
+    return "at_once" if asked == "parallel" or (asked == "auto" and platform != "cpu") else "in_turn"
 
 
 def _order_key(order: SlotOrder) -> str | tuple[object, ...]:

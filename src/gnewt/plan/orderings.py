@@ -199,24 +199,38 @@ def cyclic_reduction(graph: KKTGraph, chunk: int = 4) -> Order:
     still eliminated by substitution there. Vertices that touch very many others are eliminated last, together.
     """
     num = graph.num_vertices
-    degree = np.diff(graph.adjacency.ptr)
+    whole, adjacency = _whole_instances(graph)
+    degree = np.diff(adjacency.ptr)
     hub = degree > max(_HUB, 8 * int(np.median(degree)) if num else 0)
-    level, component = _breadth_first(graph.adjacency, hub)
+    level, component = _breadth_first(adjacency, hub)
     rank = np.empty(num, np.int64)
     rank[reverse_time(graph).vertices] = np.arange(num)
-    # A level is a cut by those of its vertices that reach the next one; the others belong to the piece before it.
-    row = np.repeat(np.arange(num), degree)
-    col = graph.adjacency.idx
-    reaches = np.zeros(num, bool)
+    # A level is a cut by those that reach the next one; the others belong to the piece before it.
+    row = np.repeat(np.arange(len(degree)), degree)
+    col = adjacency.idx
+    reaches = np.zeros(len(degree), bool)
     reaches[row[(level[col] == level[row] + 1) & ~hub[row] & ~hub[col]]] = True
     cut = reaches & (level % chunk == 0) & (level > 0)
     number = level // chunk
     trailing = np.log2(np.where(cut, number & -number, 1)).astype(np.int64)
     turn = np.where(hub, num, np.where(cut, 1 + trailing, 0))
-    # A vertex of a cut's level that is no part of the cut lies before it.
+    # What is of a cut's level and no part of the cut lies before it.
     piece = np.where(cut, number, (level - 1) // chunk)
-    order = np.lexsort((rank, piece, component, turn)).astype(np.int32)
-    return Order(order, num - int(hub.sum()))
+    order = np.lexsort((rank, piece[whole], component[whole], turn[whole])).astype(np.int32)
+    return Order(order, num - int(hub[whole].sum()))
+
+
+def _whole_instances(graph: KKTGraph) -> tuple[np.ndarray, Adjacency]:
+    """(number of the instance that defines each vertex, couplings of instances).
+
+    A stage is cut as a whole: a part of its state that does not read another would make cuts of many shapes.
+    """
+    _, whole = np.unique(graph.defined_with, return_inverse=True)
+    whole = np.ravel(whole)
+    if len(whole) == 0 or int(whole.max()) + 1 == graph.num_vertices:
+        return whole, graph.adjacency
+    row = np.repeat(np.arange(graph.num_vertices), np.diff(graph.adjacency.ptr))
+    return whole, Adjacency.from_pairs(int(whole.max()) + 1, whole[row], whole[graph.adjacency.idx])
 
 
 def _breadth_first(adjacency: Adjacency, without: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,9 @@ import numpy as np
 from gnewt.graph import Family, Structure, distinct_rows
 from gnewt.plan.adjacency import Adjacency
 
+_TOGETHER = 64
+"""An instance that defines more scalars than this does not hold them together."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KKTGraph:
@@ -31,6 +34,8 @@ class KKTGraph:
     """v → pa(v): λ_v — x_w coupled by a Jacobian entry. Not symmetric."""
     adjacency: Adjacency
     """Both together: what the orderings see."""
+    defined_with: np.ndarray
+    """int32[V]: the lowest vertex that an instance defines together with this one, or itself."""
 
     @property
     def num_vertices(self) -> int:
@@ -82,7 +87,19 @@ def kkt_graph(structure: Structure, group_of_slot: np.ndarray | None = None) -> 
         primal=Adjacency.from_pairs(num, h[0], h[1]),
         reads=Adjacency.from_pairs(num, j[0], j[1], symmetric=False),
         adjacency=Adjacency.from_pairs(num, np.concatenate([h[0], j[0]]), np.concatenate([h[1], j[1]])),
+        defined_with=_defined_with(structure, vertex, num),
     )
+
+
+def _defined_with(structure: Structure, vertex: np.ndarray, num: int) -> np.ndarray:
+    lowest = np.arange(num, dtype=np.int32)
+    tables = [structure.families[f].outs for f in structure.nodes]
+    together = [vertex[outs] for outs in tables if outs is not None and 0 < outs.shape[1] <= _TOGETHER]
+    for mates in together:
+        np.minimum.at(lowest, mates, mates.min(axis=1, keepdims=True))
+    while not np.array_equal(lowest, lowest[lowest]):
+        lowest = lowest[lowest]
+    return lowest
 
 
 def _number_groups(labels: np.ndarray, num_inputs: int) -> tuple[np.ndarray, np.ndarray]:

@@ -37,6 +37,8 @@ _REFINEMENTS = 2
 _MOST_STEPS = 100
 _CLOSE, _WAIT = 1e-7, 8
 """Errors that are accepted where they have not become smaller for so many rounds."""
+_PATIENCE, _CENTRED = 3, 0.3
+"""After so many rounds without progress a step aims at no less than this share of μ."""
 _RAY = 1e-8
 """How well a ray must satisfy the conditions of a certificate."""
 _ROUNDINGS = 8.0
@@ -193,7 +195,14 @@ class Interior:
         reach = self._longest(at, guess, 1.0)
         there = Point(*(a + reach * d for a, d in zip(at, guess, strict=True)))
         share = (self.mean(there) / xp.maximum(mu, _TINY)) ** 3
-        second = xp.where(has[0], guess.v * guess.lower, 0.0), xp.where(has[1], -guess.v * guess.upper, 0.0)
+        # Predictor and corrector may go round in a cycle. A step without the second-order term that also centres leaves it.
+        cycles = st.waited >= _PATIENCE
+        share = xp.where(cycles, xp.maximum(share, _CENTRED), share)
+        curves = xp.where(cycles, 0.0, 1.0)
+        second = (
+            xp.where(has[0], curves * guess.v * guess.lower, 0.0),
+            xp.where(has[1], -curves * guess.v * guess.upper, 0.0),
+        )
         step = self._direction(at, factor, xp.clip(share, 0.0, 1.0) * mu, second)
         length = self._longest(at, step, _BOUNDARY)
         new = Point(*(a + length * d for a, d in zip(at, step, strict=True)))

@@ -81,7 +81,7 @@ def solve_limited(problem: NumberedQP, bounds: tuple[Array, Array], traced: bool
 
 def _added(b: Array, places: np.ndarray, values: Any) -> Array:
     if not isinstance(b, np.ndarray):
-        return b.at[places].add(values)
+        return b.at[places].add(jnp.asarray(values, b.dtype))
     b = b.copy()
     np.add.at(b, places, values)
     return b

@@ -21,6 +21,7 @@ from jax.typing import ArrayLike
 
 from gnewt._errors import ConstantError, EffectNotice, TraceError, explain_error, user_line
 from gnewt._typing import Argument, PyTree
+from gnewt._waiting import waiting
 from gnewt.graph import Data, Structure, check_family, check_structure
 from gnewt.jaxprs import (
     Lit,
@@ -175,7 +176,9 @@ class TracedFunction:
 
         def make() -> Entry:
             bare = dataclasses.replace(read, hoisted=[])  # an entry keeps no values, which may be tracers
-            return self._trace(bare, source, form.names, form.in_tree, captured)
+            name, size = getattr(self.f, "__name__", "the function"), len(read.program.instrs)
+            with waiting(f"finding the structure of {name} ({size} operations)"):
+                return self._trace(bare, source, form.names, form.in_tree, captured)
 
         if not read.program.repeatable:
             found = make().find(captured)

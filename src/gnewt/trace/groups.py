@@ -152,7 +152,7 @@ def unique_rows(table: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         return [table[0]], np.zeros(len(table), np.int64)
     low = table.min(0).astype(np.int64)
     span = table.max(0).astype(np.int64) - low + 1
-    if np.prod(span.astype(np.float64)) < 2.0**62:
+    if np.sum(np.log2(span)) < 61.9:
         code = np.zeros(len(table), np.int64)
         for j in range(table.shape[1]):
             code = code * span[j] + (table[:, j] - low[j])

@@ -48,6 +48,17 @@ def test_redundant_equalities():
     assert abs(first + 2 * second - 3.0) < 1e-6
 
 
+def test_rows_that_contradict_each_other_at_the_start():
+    # At 0 both rows have the slope (1, 0, 0), and ask for different steps along it: no shift gives K the right inertia.
+    rows = gnewt.equal(lambda x: jnp.stack([3 * x[0] - 2 * x[1] ** 2 - 7, 4 * x[0] - x[2] ** 2 - 11]))
+    res = gnewt.minimize(
+        lambda x: 4 * x[0] ** 2 + 2 * x[1] ** 2 + 2 * x[2] ** 2 - 30 * x[0] + 16 * x[1] - 24 * x[2],
+        jnp.zeros(3),
+        constraints=rows,
+    )
+    assert res.success and res.num_steps < 20 and res.violation < 1e-8
+
+
 def test_licq_fails():
     """Two limits with opposite gradients meet in a cusp: no multipliers exist, and the run ends close to the point."""
     rows = gnewt.between(lambda x: (1 - x[0]) ** 3 - x[1], 0.0, None)

@@ -6,6 +6,7 @@ Runs once per iterate, segment by segment of the layout, in reverse. It is the t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +26,55 @@ _MAX_RUNS = 64
 """Values that lie in more runs than this are put in place by a gather."""
 
 
+ReverseGiven: TypeAlias = tuple[Array, list[Array]]
+"""The gradient of the losses at the slots of a round, and the Jacobians of its steps."""
+
+
+class ReverseRounds(NamedTuple):
+    """The reverse sweep of rounds, as a linear function of the duals that a round passes back."""
+
+    pull: Callable[[Array, ReverseGiven], tuple[Array, Array, Array, Array]]
+    """(duals of the state after a round, what is given to it) ↦ what it adds to the duals of the state before it, of its
+    slots, of the fixed slots and of the moving ones."""
+    given: ReverseGiven
+    """Leading axis: rounds."""
+
+
+RunReverse: TypeAlias = Callable[[Rounds, ReverseRounds, Array], tuple[Array, Array, Array, Array]]
+"""(rounds, their sweep, zero duals of the state) ↦ as `pull`, of the first round, all rounds, their sum, all rounds."""
+
+
+def backwards(
+    rounds: Rounds, sweep: ReverseRounds, zero: Float[Array, " state"]
+) -> tuple[Array, Array, Array, Array]:
+    """Sweep the rounds in a scan that carries the duals of the state."""
+
+    def round_(
+        carry: tuple[Array, Array], given: ReverseGiven
+    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        state, fixed = carry
+        before, local, shared, moving = sweep.pull(state, given)
+        return (before, fixed + shared), (local, moving)
+
+    start = (zero, jnp.zeros(rounds.fixed.size, zero.dtype))
+    (state, fixed), (local, moving) = jax.lax.scan(
+        round_, start, sweep.given, rounds.repeats, reverse=True, unroll=UNROLL
+    )
+    return state, local, fixed, moving
+
+
 def sweep_duals(
-    structure: Structure, maps: Maps, jacobians: dict[int, Jacobian], duals: Float[Array, " S"]
+    structure: Structure,
+    maps: Maps,
+    jacobians: dict[int, Jacobian],
+    duals: Float[Array, " S"],
+    run_reverse: RunReverse = backwards,
 ) -> Float[Array, " S"]:
-    """Complete the duals, given the gradient of the losses at every slot."""
+    """Complete the duals, given the gradient of the losses at every slot.
+
+    Args:
+        run_reverse: what sweeps recurrences.
+    """
     for segment in structure.layout.segments[::-1]:
         if isinstance(segment, Batch):
             family, jacobian = structure.families[segment.family], jacobians[segment.family]
@@ -38,7 +84,7 @@ def sweep_duals(
             back = pull_back(family, rows, jacobian.shared, segment.outs.read(duals, maps))
             duals = segment.args.add(duals, back, maps)
         elif isinstance(segment, Rounds):
-            duals = _sweep_rounds(structure, segment, maps, jacobians, duals)
+            duals = _sweep_rounds(structure, segment, maps, jacobians, duals, run_reverse)
         else:
             duals = _sweep_irregular(structure, segment, maps, jacobians, duals)
     return duals
@@ -61,9 +107,24 @@ def pull_back(
 
 
 def _sweep_rounds(
-    structure: Structure, rounds: Rounds, maps: Maps, jacobians: dict[int, Jacobian], duals: Array
+    structure: Structure,
+    rounds: Rounds,
+    maps: Maps,
+    jacobians: dict[int, Jacobian],
+    duals: Array,
+    run_reverse: RunReverse,
 ) -> Array:
-    """A scan in reverse that carries the duals of the state."""
+    sweep = _reverse_rounds(structure, rounds, maps, jacobians, duals)
+    state, local, fixed, moving = run_reverse(rounds, sweep, jnp.zeros(rounds.num_state, duals.dtype))
+    duals = rounds.slots.add(duals, local.T, maps)
+    duals = rounds.moving.add(duals, moving.T, maps)
+    duals = rounds.fixed.add(duals, fixed, maps)
+    return rounds.first_state.add(duals, state, maps)
+
+
+def _reverse_rounds(
+    structure: Structure, rounds: Rounds, maps: Maps, jacobians: dict[int, Jacobian], duals: Array
+) -> ReverseRounds:
     given = rounds.slots.read_rows(duals, maps)
     pulls, rows = [], []
     for step in rounds.steps:
@@ -76,30 +137,20 @@ def _sweep_rounds(
             pull = _pull_scalars if step.count == 1 else _pull_vectors
             pulls.append(pull(family, step, jacobian.shared, maps))
             rows.append(chosen.reshape(rounds.repeats, step.count, chosen.shape[1]))
-    num_state, num_fixed = rounds.num_state, rounds.fixed.size
-    ends = np.cumsum([num_state, rounds.num_slots, num_fixed])
+    num_state = rounds.num_state
+    ends = np.cumsum([num_state, rounds.num_slots, rounds.fixed.size])
     size = int(ends[-1]) + rounds.moving.shape[1]
 
-    def round_(
-        carry: tuple[Array, Array], xs: tuple[Array, list[Array]]
-    ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        state, fixed = carry
+    def pull_round(state: Array, xs: ReverseGiven) -> tuple[Array, Array, Array, Array]:
         given, rows = xs
         # Duals of the pool: at first what the next round passes back to the state and the slots of this round.
         pool = _spread(state, rounds.following, size)
         for pull, jacobian in zip(pulls[::-1], rows[::-1], strict=True):
             pool = pool + pull(jacobian, given + pool[num_state : num_state + rounds.num_slots], size)
         before, local, shared, moving = jnp.split(pool, ends)
-        return (before, fixed + shared), (local, moving)
+        return before, local, shared, moving
 
-    start = (jnp.zeros(num_state, duals.dtype), jnp.zeros(num_fixed, duals.dtype))
-    (state, fixed), (local, moving) = jax.lax.scan(
-        round_, start, (given, rows), rounds.repeats, reverse=True, unroll=UNROLL
-    )
-    duals = rounds.slots.add(duals, local.T, maps)
-    duals = rounds.moving.add(duals, moving.T, maps)
-    duals = rounds.fixed.add(duals, fixed, maps)
-    return rounds.first_state.add(duals, state, maps)
+    return ReverseRounds(pull_round, (given, rows))
 
 
 Pull = Callable[[Array, Array, int], Array]

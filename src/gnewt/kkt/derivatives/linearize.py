@@ -21,11 +21,12 @@ from jaxtyping import Float
 
 from gnewt.graph import Data, Maps, Structure, apply_family, forward
 from gnewt.jaxprs.compat import DType
-from gnewt.kkt.derivatives.adjoints import pull_back, sweep_duals
+from gnewt.kkt.derivatives.adjoints import backwards, pull_back, sweep_duals
 from gnewt.kkt.derivatives.keep import Keeper
 from gnewt.kkt.derivatives.local import Jacobian, local_derivatives
 from gnewt.kkt.derivatives.machine import TARGETS, available
 from gnewt.kkt.derivatives.native import native_models
+from gnewt.kkt.derivatives.paths import backwards_at_once, rounds_at_once
 
 if TYPE_CHECKING:
     Numbers: TypeAlias = Array
@@ -59,6 +60,8 @@ def linearize(
     slots: Float[Array, " S"] | None = None,
     native: bool = False,
     lam: Float[Array, " S"] | None = None,
+    at_once: bool = False,
+    near: Float[Array, " S"] | None = None,
 ) -> LocalModels:
     """Compute the local models at x, or at slots that belong to x.
 
@@ -69,8 +72,15 @@ def linearize(
         lam: multipliers of the nodes, for slots that need not satisfy their equations; NaN for nodes that do, whose
             multipliers are swept. Hessians are taken with these, and `duals` is ∂l + Jᵀλ at every slot, the gradient
             of l + λᵀΦ.
+        at_once: whether long recurrences are solved for all rounds at once (`paths.py`), for devices that do much at once.
+        near: slots of a point nearby, which they then start from.
     """
-    s = forward(structure, maps, data, x) if slots is None else slots
+    if slots is not None:
+        s = slots
+    elif at_once:
+        s = forward(structure, maps, data, x, rounds_at_once(near))
+    else:
+        s = forward(structure, maps, data, x)
     if native and s.dtype.name in TARGETS and available():
         value, duals, sources = native_models(structure, maps, data, s, curvature, lam)
         return LocalModels(value, s, duals, sources)
@@ -92,7 +102,8 @@ def linearize(
             back = pull_back(family, gradient.rows, gradient.shared, jnp.ones((1, family.n), s.dtype))
             duals = structure.layout.args[f].add(duals, back, maps)
     if lam is None:
-        duals = used = sweep_duals(structure, maps, jacobians, duals)
+        duals = sweep_duals(structure, maps, jacobians, duals, backwards_at_once if at_once else backwards)
+        used = duals
     else:
         duals, used = _pull_all(structure, maps, jacobians, duals, lam)
     sources = []

@@ -10,7 +10,7 @@ from jaxtyping import Float
 
 from gnewt.graph import Plan
 from gnewt.kkt.engines.reference.engine import factorize
-from gnewt.kkt.engines.xla.careful import where_needed
+from gnewt.kkt.needed import where_needed
 
 
 class HostInverse:

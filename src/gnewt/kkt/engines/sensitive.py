@@ -16,7 +16,7 @@ from gnewt.kkt.engines.native.engine import Info, factor_solve
 from gnewt.kkt.engines.native.inverse import sensitivities, variances
 from gnewt.kkt.engines.native.packing import lay_out_native
 from gnewt.kkt.engines.reference.engine import factorize
-from gnewt.kkt.engines.xla.careful import where_needed
+from gnewt.kkt.needed import where_needed
 
 
 @runtime_checkable

@@ -3,10 +3,12 @@
 from gnewt.newton.constrained.forms import Constraint, between, equal
 from gnewt.newton.constrained.kkt import KKTFactor
 from gnewt.newton.constrained.modes import Record as ConstrainedRecord
+from gnewt.newton.constrained.run import MAX_STEPS
 from gnewt.newton.constrained.solve import ConstrainedOptions, is_constrained, minimize_constrained
 from gnewt.newton.constrained.warm import Warm
 
 __all__ = [
+    "MAX_STEPS",
     "ConstrainedOptions",
     "ConstrainedRecord",
     "Constraint",

@@ -13,16 +13,19 @@ from gnewt.newton.arithmetic import Array, where, while_loop
 from gnewt.newton.constrained.barrier import Barrier, Step, Weights
 from gnewt.newton.constrained.model import is_right
 from gnewt.newton.constrained.modes import Mode, State
+from gnewt.newton.statuses import Status
 
 NEARLY_NOTHING = 1e-8
 """Weight of the objective in restoration: zero to the digits that count, and the graph's derivatives stay f + yᵀc."""
 PENALTY = 1e3
 """ρ of restoration, where the violation is at most 1."""
-_FIRST, _LEAST, _MOST = 1e-4, 1e-20, 1e40
+_FIRST, _LEAST, _MOST = 1e-4, 1e-20, 1e20
 """δ_w: the first, the least, and where to give up."""
 _GROWTH, _FIRST_GROWTH, _FALL = 8.0, 100.0, 3.0
 _DEGENERATE = 1e-8
 """δ_c in units of μ^¼."""
+_WILD = -2 / 3
+"""Power of the machine's precision beyond which steps of multipliers mean a singular matrix."""
 _LS_ROWS = 1e-10
 """D of the least-squares multipliers: redundant rows then share their multiplier."""
 _SHARES = 10.0 ** np.array(
@@ -98,16 +101,25 @@ def solve_with(b: Barrier, st: State, delta: Array, delta_c: Array, residual: Ar
 def find_direction(b: Barrier, st: State) -> Tried:
     """Factorise with growing perturbations until the inertia is right."""
     xp = _space(st.at.w)
+    n, m, k = b.sizes
     residual = b.residual(st.at)
     zero = st.schedule.mu * 0
     mu = st.schedule.mu
+    most = np.finfo(np.result_type(st.at.w.dtype)).eps ** _WILD
 
     def attempt(t: Tried) -> Tried:
-        step, found = solve_with(b, st, t.delta, t.rows, residual)
+        # Under vmap lanes that have ended go along; a shift of NaN asks for no elimination.
+        wanted = goes_on(t) & (st.code == Status.RUNNING)
+        asked = xp.where(wanted, t.delta, np.nan) if xp is jnp else t.delta
+        step, found = solve_with(b, st, asked, t.rows, residual)
         finite = xp.all(xp.isfinite(step.w)) & xp.all(xp.isfinite(step.y))
         # Multipliers that are not finite are dropped; no shift would make them so.
         right = (is_right(b.model, found) & finite) | (st.mode == Mode.MULTIPLIERS)
-        drowned = (found.status == SINGULAR) & (t.rows == 0)
+        # Rows that depend on each other, which no δ_w would part: eigenvalues that are zero or missing, or multipliers
+        # that are nothing but the reciprocal of rounding.
+        wild = xp.max(xp.abs(step.y[: b.num_rows]), initial=0.0) > most
+        drowned = ((found.status == SINGULAR) | (found.inertia[1] < m) | wild) & (t.rows == 0) & (m > 0)
+        right = (right & ~drowned) | (st.mode == Mode.MULTIPLIERS)
         first = xp.where(st.delta > 0, xp.maximum(st.delta / _FALL, _LEAST), _FIRST)
         larger = xp.where(st.delta > 0, _GROWTH * t.delta, _FIRST_GROWTH * t.delta)
         grown = xp.where(t.delta == 0, first, larger)
@@ -118,7 +130,6 @@ def find_direction(b: Barrier, st: State) -> Tried:
     def goes_on(t: Tried) -> Array:
         return ~t.is_right & (t.tries < 64) & (t.delta <= _MOST)
 
-    n, m, k = b.sizes
     more = b.model.num_lifted
     empty = xp.zeros((n + k + more, 2), st.at.w.dtype), xp.zeros((m + k + more, 2), st.at.w.dtype)
     no = st.mode < 0

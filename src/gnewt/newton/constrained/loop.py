@@ -34,6 +34,8 @@ _FAR = 1e10
 """κ_Σ: bound multipliers stay within this factor of μ/(w - l)."""
 _MULTIPLIER_MOST = 1e3
 """Least-squares multipliers beyond this are dropped."""
+_MULTIPLIER_WILD = 1e6
+"""Multipliers beyond this are fitted anew where rows depend on each other."""
 _RESTORED = 0.9
 _REST = 1e-7
 """Relative length of a step by which restoration has come to rest."""
@@ -182,6 +184,10 @@ def _settle(
     done = restores & fallen & acceptable(st.filter, theta, b.merit(point, mu))
     mode = xp.where(done, int(Mode.MULTIPLIERS), mode)
     y = xp.where(done, 0.0, y)
+    # Steps of multipliers on rows that depend on each other are the reciprocal of δ_c: they are fitted anew.
+    wild = normal & moves & (tried.rows > 0) & (xp.max(xp.abs(y), initial=0.0) > _MULTIPLIER_WILD)
+    wild = wild & (theta <= _RESTORED * here.theta)
+    mode = xp.where(wild, int(Mode.MULTIPLIERS), mode)
     extend = (normal & accepted & ~trial.by_descent) | enters
     grown = add_entry(st.filter, here.theta, xp.where(enters, b.merit(st.at, mu), here.phi), extend)
     bounds = where(done, _reset_bounds(b, point, mu), dual)

@@ -21,7 +21,7 @@ from gnewt.newton.arithmetic import Array, is_traced, known
 from gnewt.newton.constrained.augment import Augmented
 from gnewt.newton.constrained.lifted import Lift, lifted_values, solve_lifted
 from gnewt.newton.objective import Point
-from gnewt.newton.system import System, compiled
+from gnewt.newton.system import System, compiled, slots_at
 
 _FEW = 200_000
 """Entries of the Jacobian of the constraints that are computed for its scaling; of larger ones lengths are estimated."""
@@ -104,7 +104,8 @@ class Model:
         structure = self.augmented.structure
         lift = self.lift
         if lift is None or nodes is None:
-            f, slots = compiled(structure, _evaluate)(self.system.maps, self.point(x))
+            function = compiled(structure, _evaluate, self.system.evaluation)
+            f, slots = function(self.system.maps, self.point(x))
             gaps = np.zeros(self.num_lifted, structure.dtype)
         else:
             run = structure.memo(("lifted", lift.key), lambda: jax.jit(partial(lifted_values, lift)))
@@ -172,8 +173,8 @@ class Model:
         return dataclasses.replace(models, sources=jnp.where(keep, models.sources, 0.0))
 
 
-def _evaluate(maps: Maps, point: Point) -> tuple[jax.Array, jax.Array]:
-    slots = forward(point.structure, maps, point.data, point.x)
+def _evaluate(evaluation: str, maps: Maps, point: Point) -> tuple[jax.Array, jax.Array]:
+    slots = slots_at(evaluation, maps, point)
     return objective(point.structure, maps, point.data, slots), slots
 
 
@@ -218,7 +219,9 @@ def _solve(
         _, pull = jax.vjp(rows, point.x[:n])
         back = jax.vmap(lambda w: pull(w)[0], 1, 1)(jnp.asarray(sides.inequalities))
         right = right.at[:n].add(back)
-    step, found = engine.factor_solve(arrays, sources, jnp.zeros((), sources.dtype), right)
+    # A diagonal of NaN asks for nothing, and so does a shift of NaN, which takes no time.
+    shift = jnp.where(jnp.any(jnp.isnan(diagonal)), jnp.nan, 0.0).astype(sources.dtype)
+    step, found = engine.factor_solve(arrays, sources, shift, right)
     moved = jnp.zeros((0, right.shape[1]), right.dtype)
     if a.num_inequalities:
         moved = jax.vmap(lambda v: jax.jvp(rows, (point.x[:n],), (v,))[1], 1, 1)(step[:n])

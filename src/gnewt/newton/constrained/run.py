@@ -29,6 +29,8 @@ from gnewt.newton.statuses import Status
 from gnewt.newton.system import SlotOrder, system_of
 
 MU_FIRST = 0.1
+MAX_STEPS = 1000
+"""Of a run that is given no limit: barrier methods take hundreds of short steps where constraints are badly conditioned."""
 _RELAX = 1e-10
 """Limits are moved outwards by this much, relative to their size: problems without an interior get one. A hundred times more
 showed in products with multipliers of a few hundred."""
@@ -128,12 +130,21 @@ def first_scale(model: Model, x: Array, values: Values) -> Scale:
     return Scale(of(size), of(sizes))
 
 
+def _relax(joint: Joint) -> float:
+    return max(_RELAX, 10 * joint.point.structure.eps)
+
+
+def barrier_of(joint: Joint, model: Model, scale: Scale) -> Barrier:
+    """The scaled problem."""
+    return Barrier(model, make_box(joint, scale.rows, _relax(joint)), scale)
+
+
 def prepare(joint: Joint, model: Model, x: Array, warm: Any = None) -> tuple[Barrier, Array, Dual]:
     """Scaling, limits, and a start inside of them."""
     xp = jnp if joint.is_traced or isinstance(x, Tracer) else np
     n = model.size
     rows = joint.rows
-    relax = max(_RELAX, 10 * joint.point.structure.eps)
+    relax = _relax(joint)
     count = len(rows.equalities) + len(rows.inequalities)
     flat = Scale(xp.ones((), x.dtype), xp.ones(count + model.num_lifted, x.dtype))
     box = make_box(joint, flat.rows, relax)
@@ -149,9 +160,8 @@ def prepare(joint: Joint, model: Model, x: Array, warm: Any = None) -> tuple[Bar
         nodes = nodes if warm is None else warm.nodes
         values = model.evaluate(inside, nodes)
         nodes = values.slots[n + len(rows.equalities) :]
-    scale = first_scale(model, inside, values)
-    box = make_box(joint, scale.rows, relax)
-    barrier = Barrier(model, box, scale)
+    barrier = barrier_of(joint, model, first_scale(model, inside, values))
+    box = barrier.box
     c = barrier.rows_of(values)
     w = push_inside(xp.concatenate([inside, c[len(rows.equalities) : count], nodes]), box, push, share)
     if warm is not None:

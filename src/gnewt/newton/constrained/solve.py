@@ -32,6 +32,7 @@ from gnewt.newton.result import Result
 from gnewt.newton.rules import still
 from gnewt.newton.system import SlotOrder
 
+_LEAVE_OUT = "leave the option out, or the constraints and bounds"
 _HEAD = ("step", "f", "violation", "dual", "mu", "shift", "alpha", "alpha_z", "mode")
 _WIDTHS = (5, 17, 9, 9, 8, 8, 8, 8, 0)
 _MODES = ("", "restore", "multipliers", "enter")
@@ -103,17 +104,25 @@ def _finish(joint: Joint, solved: Solved, tol: Any) -> tuple[Result, End]:
 
 def _refuse(options: ConstrainedOptions) -> None:
     """Refuse options that the interior point has no use for."""
+    refuse_search(options.search, options.engine)
     what = None
-    if options.search is not None:
-        what = f"search={type(options.search).__name__}(): with constraints the search is the filter of the interior point"
-    elif options.duals != "adjoint":
+    if options.duals != "adjoint":
         what = f"duals={options.duals!r}: with constraints the multipliers of the nodes are their adjoints"
     elif options.back_substitution != "linear":
         what = f"back_substitution={options.back_substitution!r}: with constraints steps are linear"
-    elif options.engine == "products":
+    if what is not None:
+        raise OptionError(what, user_line(), _LEAVE_OUT)
+
+
+def refuse_search(search: Any, engine: str) -> None:
+    """Refuse a search, which the interior point brings itself, and an engine that knows no inertia."""
+    what = None
+    if search is not None:
+        what = f"search={type(search).__name__}(): with constraints the search is the filter of the interior point"
+    elif engine == "products":
         what = "engine='products': the interior point needs the inertia of an elimination"
     if what is not None:
-        raise OptionError(what, user_line(), "leave the option out, or the constraints and bounds")
+        raise OptionError(what, user_line(), _LEAVE_OUT)
 
 
 def _watch(

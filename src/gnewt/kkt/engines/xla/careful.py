@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from gnewt._typing import PyTree, X
 from gnewt.graph import Plan
 from gnewt.kkt.engines.elimination import NONFINITE, Elimination
-from gnewt.kkt.engines.reference.engine import factorize, shapes_of_summary, summary, zeros
-
-
-def where_needed(run: Callable[..., X], needed: Array, *operands: PyTree) -> X:
-    """`run(*operands)` if `needed`, else zeros; under vmap it runs if any lane needs it, and then for all lanes.
-
-    `lax.cond` alone would become a select under vmap, and always run.
-    """
-
-    @jax.custom_batching.custom_vmap
-    def call(needed: Array, operands: tuple[PyTree, ...]) -> X:
-        shapes = jax.eval_shape(run, *operands)
-        nothing = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        return jax.lax.cond(jnp.any(needed), run, lambda *_: nothing, *operands)
-
-    @call.def_vmap
-    def _(
-        size: int, batched: Sequence[PyTree], needed: Array, operands: tuple[PyTree, ...]
-    ) -> tuple[X, PyTree]:
-        axes = jax.tree.map(lambda b: 0 if b else None, batched[1])
-        lanes = jax.vmap(lambda *a: run(*a), in_axes=tuple(axes), axis_size=size)
-        out = where_needed(lanes, needed, *operands)
-        return out, jax.tree.map(lambda _: True, out)
-
-    return call(needed, operands)
+from gnewt.kkt.engines.reference.engine import factorize, shapes_of_summary, summary
+from gnewt.kkt.needed import where_needed
 
 
 class HostSolve:
@@ -55,15 +28,25 @@ class HostSolve:
     def _call(self, needed: Array, sources: Array, shift: Array, rhs: Array) -> tuple[Array, Elimination]:
         shapes = (jax.ShapeDtypeStruct(rhs.shape, rhs.dtype), shapes_of_summary(self._plan, rhs.dtype))
 
-        def run(needed: Array, sources: Array, shift: Array, rhs: Array) -> tuple[np.ndarray, Elimination]:
-            if not needed:
-                return np.zeros(rhs.shape, rhs.dtype), zeros(shapes[1])
+        def one(sources: np.ndarray, shift: np.ndarray, rhs: np.ndarray) -> tuple[np.ndarray, Elimination]:
             with np.errstate(all="ignore"):
-                factor = factorize(self._plan, np.asarray(sources), float(shift), self._eps)
+                factor = factorize(self._plan, sources, float(shift), self._eps)
                 solution = factor.solve(np.asarray(rhs, np.float64))
             told = summary(factor, rhs.dtype)
             if not np.all(np.isfinite(solution)):
                 told = told._replace(status=np.int32(NONFINITE))
             return solution.astype(rhs.dtype), told
 
-        return jax.pure_callback(run, shapes, needed, sources, shift, rhs, vmap_method="sequential")
+        def run(*given: Array) -> tuple[np.ndarray, Elimination]:
+            """All lanes by one call: most of them need nothing."""
+            needed, *numbers = (np.asarray(v) for v in given)
+            out = jax.tree.map(lambda s: np.zeros((*needed.shape, *s.shape), s.dtype), shapes)
+            for lane in np.argwhere(needed):
+                place = tuple(lane)
+                for whole, part in zip(
+                    jax.tree.leaves(out), jax.tree.leaves(one(*(v[place] for v in numbers))), strict=True
+                ):
+                    whole[place] = part
+            return out
+
+        return jax.pure_callback(run, shapes, needed, sources, shift, rhs, vmap_method="broadcast_all")

@@ -12,6 +12,7 @@ one scan. Pivots are static, and what they give is judged in three tiers:
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -25,14 +26,16 @@ from gnewt.kkt.engines.elimination import NONFINITE, OK, Elimination
 from gnewt.kkt.engines.inverse import HostInverse
 from gnewt.kkt.engines.reference.engine import solve_whole_on_host
 from gnewt.kkt.engines.xla.assembly import XlaLayout, lay_out_xla
-from gnewt.kkt.engines.xla.careful import HostSolve, where_needed
+from gnewt.kkt.engines.xla.careful import HostSolve
 from gnewt.kkt.engines.xla.front import Gains, Pivots
 from gnewt.kkt.engines.xla.inverse import draw, unknown_variances
 from gnewt.kkt.engines.xla.tree import Operands, Tree
+from gnewt.kkt.engines.xla.whole import solve_all_rows
+from gnewt.kkt.needed import where_needed
 
 CLEAN, REFINED, HOST = 0, 1, 2
 REFINEMENTS = 4
-"""After so many steps the corrections, of the right-hand sides and of a probe, must be below √eps."""
+"""After so many steps, at most, the corrections of the right-hand sides and of a probe must be below √eps."""
 
 
 class XlaFactor(NamedTuple):
@@ -121,10 +124,15 @@ class XlaEngine:
         elimination: Elimination,
         rhs: Float[Array, "unknowns columns"],
     ) -> Float[Array, "unknowns columns"]:
-        """Solve with right-hand sides on all rows: by the reference engine on the host, since bare duals have no rows here."""
-        del arrays
-        shift = elimination.factor[2]
-        return solve_whole_on_host(self._plan, self._eps, jnp.asarray(sources), shift, rhs)
+        """Solve with right-hand sides on all rows; by the reference engine on the host where pivots were replaced."""
+        gains, tier, shift = elimination.factor
+        sources = jnp.asarray(sources)
+        rhs = jnp.asarray(rhs, sources.dtype)
+        solution = solve_all_rows(self._tree, arrays, sources, shift, gains, rhs)
+        lost = (tier != CLEAN) & (elimination.status != NONFINITE)
+        on_host = functools.partial(solve_whole_on_host, self._plan, self._eps)
+        careful = where_needed(on_host, lost, sources, shift, rhs)
+        return jnp.where(elimination.status == NONFINITE, jnp.nan, jnp.where(lost, careful, solution))
 
     def variances(
         self, arrays: Operands, sources: Float[Array, " nnz"], elimination: Elimination
@@ -156,8 +164,8 @@ class XlaEngine:
         self, arrays: Operands, pivots: tuple[Pivots, ...], dtype: np.dtype
     ) -> tuple[Elimination, Array]:
         """Add up what the pivots say: (the elimination, whether every front is clean)."""
-        positive = negative = jnp.zeros((), jnp.int32)
-        logdet, smallest, clean = jnp.zeros((), dtype), jnp.asarray(jnp.inf, dtype), jnp.asarray(True)
+        # All blocks together: a reduction of each would be a launch of its own.
+        values, theirs = [jnp.zeros(0, dtype)], [jnp.zeros(0, bool)]
         for i, found in enumerate(pivots):
             shape = self._tree.blocks[i].shape
             real = arrays[f"ids{i}"] < self.layout.num_unknowns
@@ -165,17 +173,16 @@ class XlaEngine:
             a, b, c = (found.pair[..., j] for j in range(3))
             mean, radius = (a + c) / 2, jnp.hypot((a - c) / 2, b)
             large = mean + jnp.where(mean < 0, -radius, radius)
-            for value, here in (
-                (found.single, real[..., shape.p + 2 * shape.m : shape.p + shape.q]),
-                (large, pair),
-                ((a * c - b * b) / large, pair),
-            ):
-                positive += jnp.sum(here & (value > 0), dtype=jnp.int32)
-                negative += jnp.sum(here & (value < 0), dtype=jnp.int32)
-                size = jnp.where(here, jnp.abs(value), 1.0)
-                logdet += jnp.sum(jnp.log(size))
-                smallest = jnp.minimum(smallest, jnp.min(jnp.where(here, size, jnp.inf), initial=jnp.inf))
-            clean &= jnp.all(found.clean)
+            single = real[..., shape.p + 2 * shape.m : shape.p + shape.q]
+            values += [found.single.ravel(), large.ravel(), ((a * c - b * b) / large).ravel()]
+            theirs += [single.ravel(), pair.ravel(), pair.ravel()]
+        value, here = jnp.concatenate(values), jnp.concatenate(theirs)
+        positive = jnp.sum(here & (value > 0), dtype=jnp.int32)
+        negative = jnp.sum(here & (value < 0), dtype=jnp.int32)
+        size = jnp.where(here, jnp.abs(value), 1.0)
+        logdet = jnp.sum(jnp.log(size))
+        smallest = jnp.min(jnp.where(here, size, jnp.inf), initial=jnp.inf)
+        clean = jnp.all(jnp.concatenate([jnp.ones(1, bool), *(found.clean.ravel() for found in pivots)]))
         pairs, zero = self.layout.num_pairs, jnp.zeros((), jnp.int32)
         inertia = jnp.stack([positive - pairs, negative - pairs, zero])
         null = jnp.zeros(self.layout.num_unknowns, jnp.int8)
@@ -201,14 +208,21 @@ class XlaEngine:
                 arrays["bare"], 0, jnp.cos(jnp.arange(self.layout.num_unknowns, dtype=rhs.dtype) ** 2)
             )
             columns = jnp.concatenate([self._widen(rhs), probe[:, None]], axis=1)
-            z = tree.solve(arrays, gains, columns)
 
-            def refine(z: Array, _: None) -> tuple[Array, Array]:
+            # The first change is the solution itself: one program solves, and solves again.
+            def refine(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+                z, _, count = carry
                 change = tree.solve(arrays, gains, tree.residual(arrays, sources, shift, gains, z, columns))
-                return z + change, jnp.max(jnp.abs(change[:n]), axis=0)
+                z = z + change
+                size = jnp.max(jnp.abs(z[:n]), axis=0)
+                ratio = jnp.max(jnp.max(jnp.abs(change[:n]), axis=0) / jnp.where(size > 0, size, 1.0))
+                return z, ratio, count + 1
 
-            z, changes = jax.lax.scan(refine, z, None, length=REFINEMENTS)
-            size = jnp.max(jnp.abs(z[:n]), axis=0)
-            return z[:n, :-1], jnp.all(changes[-1] <= eps**0.5 * size) & jnp.all(jnp.isfinite(z[:n]))
+            def proceed(carry: tuple[Array, Array, Array]) -> Array:
+                return (carry[2] <= REFINEMENTS) & ~(carry[1] <= eps**0.75)
+
+            start = (jnp.zeros_like(columns), jnp.ones((), rhs.dtype), jnp.zeros((), jnp.int32))
+            z, ratio, _ = jax.lax.while_loop(proceed, refine, start)
+            return z[:n, :-1], (ratio <= eps**0.5) & jnp.all(jnp.isfinite(z[:n]))
 
         return where_needed(run, needed, arrays, sources, shift, gains, rhs)

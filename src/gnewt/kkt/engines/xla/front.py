@@ -23,6 +23,16 @@ _Sweeping: TypeAlias = tuple[Array, Array]
 """A batch of matrices between two sweeps, and the magnitudes on their diagonals."""
 _WRITTEN_OUT = 16
 """Sweeps of a front up to which they are written out on a GPU."""
+SMALL_SUMS = 16
+"""Sums of products up to which a product of matrices is written as such on a GPU: a kernel of its own, fused with what
+is around it, where a batched product is a call of a library."""
+
+
+def multiply(a: Float[Array, "w i j"], b: Float[Array, "w j k"]) -> Float[Array, "w i k"]:
+    """A batch of products of matrices."""
+    if jax.default_backend() == "cpu" or (a.shape[-1] > SMALL_SUMS and b.shape[-1] > 2):
+        return a @ b
+    return jnp.sum(a[:, :, :, None] * b[:, None, :, :], axis=2)
 
 
 class Gains(NamedTuple):
@@ -72,9 +82,9 @@ def eliminate(
     square = matrix[:, p:, p:]
     before = magnitude
     if p:
-        f = _substitute(f, g, nesting)
-        half = 0.5 * (matrix[:, :p, :p] @ f) + matrix[:, :p, p:]
-        product = jnp.swapaxes(f, 1, 2) @ half
+        f = substitute(f, g, nesting)
+        half = 0.5 * multiply(matrix[:, :p, :p], f) + matrix[:, :p, p:]
+        product = multiply(jnp.swapaxes(f, 1, 2), half)
         square = square + product + jnp.swapaxes(product, 1, 2)
         magnitude = magnitude + 2 * jnp.sum(jnp.abs(f * half), axis=1)
     if shape.k:
@@ -85,16 +95,16 @@ def eliminate(
     scale = _scale(square, magnitude)
     inverse, single, pair = _invert(shape, block, scale[:, :q], eps)
     unit = jnp.sqrt(scale)
-    error = jnp.eye(q, dtype=dtype) - block @ inverse
+    error = jnp.eye(q, dtype=dtype) - multiply(block, inverse)
     close = jnp.abs(error) * unit[:, None, :q] <= eps ** (1 / 3) * unit[:, :q, None]
     clean = jnp.all(close, axis=(1, 2))
     if q > 1:
         # One step of Newton's method for the inverse, where it converges.
-        better = inverse + inverse @ error
+        better = inverse + multiply(inverse, error)
         better = 0.5 * (better + jnp.swapaxes(better, 1, 2))
         inverse = jnp.where(clean[:, None, None], better, inverse)
-    x = inverse @ cross
-    product = jnp.swapaxes(cross, 1, 2) @ x
+    x = multiply(inverse, cross)
+    product = multiply(jnp.swapaxes(cross, 1, 2), x)
     schur = square[:, q:, q:] - 0.5 * (product + jnp.swapaxes(product, 1, 2))
     if q and shape.b:
         # A gain is small in the units of the user, or in those of the diagonal.
@@ -104,7 +114,7 @@ def eliminate(
     return Gains(f, inverse, x), Pivots(single, pair, clean), FrontMessage(schur, added)
 
 
-def _substitute(f: Array, g: Array, nesting: int) -> Array:
+def substitute(f: Array, g: Array, nesting: int) -> Array:
     """(I - G)⁻¹F where G, the pairs that read one another, vanishes after `nesting` products.
 
     Each round makes one more layer of pairs final, by the arithmetic of a substitution: powers of G would cancel.
@@ -112,9 +122,9 @@ def _substitute(f: Array, g: Array, nesting: int) -> Array:
     if nesting <= 2:
         x = f
         for _ in range(nesting):
-            x = f + g @ x
+            x = f + multiply(g, x)
         return x
-    return jax.lax.fori_loop(0, nesting, lambda _, x: f + g @ x, f)
+    return jax.lax.fori_loop(0, nesting, lambda _, x: f + multiply(g, x), f)
 
 
 def _scale(matrix: Array, magnitude: Array) -> Array:

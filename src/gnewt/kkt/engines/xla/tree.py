@@ -18,7 +18,7 @@ from jax import Array
 from jaxtyping import Float
 
 from gnewt.kkt.engines.xla.assembly import FIRST, XlaLayout
-from gnewt.kkt.engines.xla.front import FrontMessage, Gains, Pivots, eliminate
+from gnewt.kkt.engines.xla.front import FrontMessage, Gains, Pivots, eliminate, multiply
 from gnewt.kkt.engines.xla.schedule import FrontBlock, FrontSegment
 
 Operands: TypeAlias = dict[str, jax.Array | np.ndarray]
@@ -112,21 +112,43 @@ class Tree:
         def up(z: Array, part: Operands, kept: Gains, block: FrontBlock) -> Array:
             p, q = block.shape.p, block.shape.q
             r = z.at[part["ids"]].get(mode="fill", fill_value=0)
-            pulled = jnp.swapaxes(kept.f, 1, 2) @ r[:, :p]
+            pulled = multiply(jnp.swapaxes(kept.f, 1, 2), r[:, :p])
             t = pulled[:, :q] + r[:, p : p + q]
-            z = z.at[part["ids"][:, p : p + q]].set(kept.inverse @ t, mode="drop")
-            passed = pulled[:, q:] - jnp.swapaxes(kept.x, 1, 2) @ t
+            z = z.at[part["ids"][:, p : p + q]].set(multiply(kept.inverse, t), mode="drop")
+            passed = pulled[:, q:] - multiply(jnp.swapaxes(kept.x, 1, 2), t)
             return z.at[part["ids"][:, p + q :]].add(passed, mode="drop")
 
         def down(z: Array, part: Operands, kept: Gains, block: FrontBlock) -> Array:
             p, q = block.shape.p, block.shape.q
             r = z.at[part["ids"][:, p:]].get(mode="fill", fill_value=0)
-            mine = r[:, :q] - kept.x @ r[:, q:]
-            states = kept.f @ jnp.concatenate([mine, r[:, q:]], axis=1)
+            mine = r[:, :q] - multiply(kept.x, r[:, q:])
+            states = multiply(kept.f, jnp.concatenate([mine, r[:, q:]], axis=1))
             here = part["ids"][:, : p + q]
             return z.at[here].set(jnp.concatenate([states, mine], axis=1), mode="drop")
 
         return self.walk(arrays, down, self.walk(arrays, up, rhs, gains), gains, reverse=True)
+
+    def product(
+        self,
+        arrays: Operands,
+        sources: Float[Array, " nnz"],
+        shift: Float[Array, ""],
+        z: Float[Array, "unknowns columns"],
+    ) -> Float[Array, "unknowns columns"]:
+        """K z without the rows and columns of bare duals."""
+        layout = self.layout
+        numbers, _ = extend(arrays, sources)
+        product = jnp.zeros_like(z).at[: layout.num_inputs].set(shift * z[: layout.num_inputs])
+        for i, block in enumerate(self.blocks):
+            n = block.shape.n
+            matrix = numbers[arrays["pool"][layout.pool_starts[i] : layout.pool_starts[i + 1]]].reshape(
+                -1, n, n
+            )
+            ids = arrays[f"ids{i}"].reshape(-1, n)
+            part = multiply(matrix, z.at[ids].get(mode="fill", fill_value=0))
+            # Between separators a front has no entries of its own; padding is dropped.
+            product = product.at[ids].add(part, mode="drop")
+        return product
 
     def residual(
         self,
@@ -141,25 +163,14 @@ class Tree:
 
         Of the elimination only x_p = F z is used, which is no approximation: this is the product H·x, by the adjoint.
         """
-        layout = self.layout
-        numbers, _ = extend(arrays, sources)
-        product = jnp.zeros_like(z).at[: layout.num_inputs].set(shift * z[: layout.num_inputs])
-        for i, block in enumerate(self.blocks):
-            n = block.shape.n
-            matrix = numbers[arrays["pool"][layout.pool_starts[i] : layout.pool_starts[i + 1]]].reshape(
-                -1, n, n
-            )
-            ids = arrays[f"ids{i}"].reshape(-1, n)
-            part = matrix @ z.at[ids].get(mode="fill", fill_value=0)
-            # Between separators a front has no entries of its own; padding is dropped.
-            product = product.at[ids].add(part, mode="drop")
+        product = self.product(arrays, sources, shift, z)
 
         def up(z: Array, part: Operands, kept: Gains, block: FrontBlock) -> Array:
             p = block.shape.p
             if not p:
                 return z
             own = z.at[part["ids"][:, :p]].get(mode="fill", fill_value=0)
-            return z.at[part["ids"][:, p:]].add(jnp.swapaxes(kept.f, 1, 2) @ own, mode="drop")
+            return z.at[part["ids"][:, p:]].add(multiply(jnp.swapaxes(kept.f, 1, 2), own), mode="drop")
 
         product = self.walk(arrays, up, product, gains)
         bare = arrays["bare"][:, None]
