@@ -96,22 +96,6 @@ def test_newtons_method_with_lineax(f, start):
     np.testing.assert_allclose(x, expected, atol=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("f", "start"), [(rosenbrock, np.full(1000, 0.9)), (swing, np.zeros(40))])
-def test_blackjax_moves_on_densities_of_many_variables(f, start):
-    blackjax = pytest.importorskip("blackjax")
-    begin = gnewt.interop.sampler_start(gnewt.laplace(f, start), jax.random.key(0), chains=2)
-    assert begin.positions.shape == (2, len(start))
-    nuts = blackjax.nuts(lambda x: -f(x), **begin.nuts)
-    step = jax.jit(nuts.step)
-    state, rates = nuts.init(begin.positions[0]), []
-    for key in jax.random.split(jax.random.key(1), 10):
-        state, info = step(key, state)
-        rates.append(float(info.acceptance_rate))
-    assert np.mean(rates) > 0.5
-    assert np.any(np.asarray(state.position) != np.asarray(begin.positions[0]))
-
-
 def test_blackjax_starts_from_a_laplace_approximation():
     blackjax = pytest.importorskip("blackjax")
     precision = jnp.array([1.0, 25.0, 400.0])

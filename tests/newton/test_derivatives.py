@@ -168,7 +168,7 @@ def test_an_optimal_control_problem():
     def plan(q):
         problem = gnewt.control.Problem(
             dynamics=lambda x, u: x + 0.1 * jnp.stack([x[1], u[0] / q[0] - jnp.sin(x[0])]),
-            cost=lambda x, u: 0.1 * jnp.sum(u**2) + 0.1 * jnp.sum(x**2),
+            stage_cost=lambda x, u: 0.1 * jnp.sum(u**2) + 0.1 * jnp.sum(x**2),
             final_cost=lambda x: 5 * jnp.sum(x**2),
             x0=jnp.stack([q[1], 0.0]),
             horizon=8,

@@ -11,7 +11,7 @@ elsewhere. Hessians of λ·Φ are forward-over-reverse; no third-order tensor is
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -42,6 +42,8 @@ CURVATURES = ("exact", "gauss_newton")
 @dataclasses.dataclass(frozen=True)
 class LocalModels:
     """The numbers of one iterate: f, slots, total derivatives, and the structural nonzeros of K."""
+
+    __no_type_check__: ClassVar[bool] = True  # JAX also fills pytrees with placeholders, which are no numbers
 
     value: Float[Numbers, "*batch"]
     slots: Float[Numbers, "*batch S"]
