@@ -160,7 +160,7 @@ def test_what_a_prompt_shows_is_short():
         seen.append(repr(res))
         return res
 
-    assert repr(run(jnp.stack([x, x]))) == "<Result of shape (2,)>"
+    assert repr(run(jnp.stack([x, x]))) == "<Result of shape (2,): 2 max_steps>"
     assert seen[0] == "<Result inside a transformation>"
     with pytest.raises(gnewt.StepError, match="use `code`"):
         jax.jit(lambda x: gnewt.factorize(f)(x).status == "ok")(x)

@@ -231,3 +231,19 @@ def test_what_the_graph_drops_can_be_nonfinite() -> None:
         gnewt.newton_step(f)(x)
     _, inside = jax.jit(gnewt.newton_step(f, full_output=True))(x)
     assert inside.code == gnewt.newton.StepStatus.NONFINITE
+
+
+def test_tables_that_a_python_loop_writes() -> None:
+    """An unrolled loop of constants is no loop of the graph: it was rolled up, and then run as its first equation."""
+
+    def f(x: Array) -> Array:
+        at, weights = jnp.zeros((40, 3), int), jnp.zeros((40, 3))
+        for i in range(40):
+            at = at.at[i, : i % 3 + 1].set(jnp.arange(i % 3 + 1) * 2 + i % 4)
+            weights = weights.at[i, : i % 3 + 1].set(1.0 / (i + 1))
+        return jnp.sum(jnp.sum(x[at] ** 2 * weights, 1) ** 2) + jnp.sum(x**2)
+
+    x = jnp.linspace(-1.0, 1.0, 8)
+    h, g = jax.jit(jax.hessian(f))(x), jax.jit(jax.grad(f))(x)
+    for step in (gnewt.newton_step(f)(x), jax.jit(gnewt.newton_step(f))(x)):
+        assert backward_error(h, step, g) < 1e-13

@@ -76,6 +76,12 @@ def roll_program(program: Program, varying: set[int], inputs: Sequence[int]) -> 
         if best is None:
             break
         start, period, repeats = best
+        if all(varying.isdisjoint(i.outs) for i in rest[start : start + period * repeats]):
+            # Constants are computed before everything else, and not rolled up.
+            early = [*early, *(i for i in rest if varying.isdisjoint(i.outs))]
+            rest = [i for i in rest if not varying.isdisjoint(i.outs)]
+            best = _find_run(rest, fewest)
+            continue
         rolled = None
         for skip in range(max(0, min(3, repeats - MIN_REPEATS + 1))):
             rolled = _make_rolled(program, rest, start + skip * period, period, repeats - skip, varying)
