@@ -43,9 +43,8 @@ class HostSolve:
             out = jax.tree.map(lambda s: np.zeros((*needed.shape, *s.shape), s.dtype), shapes)
             for lane in np.argwhere(needed):
                 place = tuple(lane)
-                for whole, part in zip(
-                    jax.tree.leaves(out), jax.tree.leaves(one(*(v[place] for v in numbers))), strict=True
-                ):
+                found = one(*(np.asarray(v[place]) for v in numbers))
+                for whole, part in zip(jax.tree.leaves(out), jax.tree.leaves(found), strict=True):
                     whole[place] = part
             return out
 
