@@ -68,6 +68,7 @@ def test_first_derivatives(name):
             np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["step", "logdet"])
 def test_second_derivatives_and_batches(name):
     ours, dense = PAIRS[name]
@@ -132,6 +133,7 @@ def test_a_minimiser_is_a_function_of_its_arguments():
     np.testing.assert_array_equal(from_start(US), 0.0)
 
 
+@pytest.mark.slow
 def test_the_minimum_and_second_derivatives():
     def least(th):
         return gnewt.minimize(objective, US, (th,), tol=1e-12).fun

@@ -71,6 +71,7 @@ def test_the_evidence_and_its_gradient():
     np.testing.assert_allclose(expected, differences, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_second_derivative_of_the_evidence():
     found = jax.jit(jax.jacfwd(jax.grad(evidence)))(THETA)
     expected = jax.jit(jax.jacfwd(jax.jacfwd(dense_evidence)))(THETA)
