@@ -104,7 +104,7 @@ def check_step(seed: int, graph: gnewt.Graph, values: list[np.ndarray], constrai
 
 
 def test_steps_equal_dense_steps_with_gaps() -> None:
-    for seed in range(6):
+    for seed in range(2):
         case = random_graph(seed)
         check_step(seed, case.graph, case.values, seed % 2 == 0)
 
